@@ -157,6 +157,22 @@ def distance(actual: Any, expected: Any) -> float:
     return float(np.max(differences) / largest)  # np.max, unlike max, propagates NaN
 
 
+def first_moment(state: Any) -> Any:
+    [moment] = [part.mu for part in state.opt_state if hasattr(part, "mu")]
+    return moment
+
+
+def moved(after: Any, before: Any, grads: Any, threshold: float) -> Any:
+    """Return the update of parameters, except those whose gradient is only rounding: Adam moves them a whole step."""
+    largest = max(np.abs(g).max() for g in jax.tree.leaves(grads))
+    return jax.tree.map(
+        lambda new, old, g: np.where(np.abs(g) > threshold * largest, np.asarray(new) - np.asarray(old), 0),
+        after.params,
+        before.params,
+        grads,
+    )
+
+
 def identical(actual: Any, expected: Any) -> bool:
     """Return whether two trees have the same structure and the same bits."""
     if jax.tree.structure(actual) != jax.tree.structure(expected):

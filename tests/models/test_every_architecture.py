@@ -398,41 +398,6 @@ def test_returned_weights(scan_layers, architecture):
         assert len({layer.tobytes() for layer in w}) == len(w), "layers are alike"
 
 
-# --- the same computation in another form --------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"norm_position": "pre", "position_encoding": "relative"},
-        {"activation": "swiglu", "num_kv_heads": 2, "num_encoder_layers": 3},
-    ],
-    ids=["pre", "post"],
-)
-@every_architecture
-def test_scanned_layers_equal_unrolled_ones(fields, architecture):
-    """Same parameters, outputs and gradients, with dropout on: a layer has the same mask in both."""
-    batch = padded_batch(tiny(architecture=architecture))
-    dropout = Dropout(jnp.uint32(11), jnp.arange(3), DropoutRates(0.1, 0.2, 0.3, 0.4, 0.2))
-
-    def run(scan_layers):
-        config = tiny(**fields, scan_layers=scan_layers, architecture=architecture)
-        params = random_params(config)
-
-        def loss(params):
-            logits = module(config).apply({"params": params}, batch, dropout)[0]
-            return jnp.square(logits).mean(), logits
-
-        return jax.tree.map(jnp.shape, params), *jax.jit(jax.grad(loss, has_aux=True))(params)
-
-    scanned, unrolled = run(True), run(False)
-    assert scanned[0] == unrolled[0]
-    assert_close(scanned[2], unrolled[2], 2e-6)
-    largest = max(float(jnp.abs(g).max()) for g in jax.tree.leaves(unrolled[1]))
-    jax.tree.map(lambda a, b: assert_close(a / largest, b / largest, 2e-6), scanned[1], unrolled[1])
-
-
 # --- errors --------------------------------------------------------------------------------------------------------
 
 

@@ -1,23 +1,35 @@
-"""The training step over an axis of trials: every trial has the gradients, masks and losses of its own step."""
+"""The training step over an axis of trials: every trial makes the update of its own step."""
 
-import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from training_support import compiled_gradient, distance, small_config, start, uneven_batch
+from training_support import (
+    compiled_step,
+    distance,
+    first_moment,
+    identical,
+    moved,
+    read_by,
+    small_config,
+    split_for,
+    start,
+    uneven_batch,
+)
 
 from transformer_jax.nn.dropout import keep_mask
 from transformer_jax.sweeps.trials import program_key
-from transformer_jax.training.hyper import split
-from transformer_jax.training.step import batch_gradient
-from transformer_jax.training.stepper import stacked
+from transformer_jax.training.step import make_train_step
+from transformer_jax.training.stepper import over_trials, stacked
 
-# Every scalar argument of a compiled step differs in at least one trial.
+# Every scalar argument of a compiled step differs in at least one trial. Nothing is clipped, so that the first moment
+# after one update is proportional to the gradient.
 FIELDS = [
     {"seed": 1},
     {"seed": 2, "optimizer.learning_rate": 0.003, "optimizer.warmup_steps": 5, "model.dropout_rate": 0.3},
-    {"seed": 3, "optimizer.beta1": 0.8, "optimizer.beta2": 0.9, "optimizer.epsilon": 1e-6, "optimizer.clip_norm": 0.3},
+    {"seed": 2**31 - 1, "optimizer.beta1": 0.8, "optimizer.beta2": 0.9, "optimizer.epsilon": 1e-6},
     {
         "seed": 4,
         "training.label_smoothing": 0.3,
@@ -31,37 +43,60 @@ FIELDS = [
         "model.final_dropout_rate": 0.2,
     },
 ]
-CONFIGS = [small_config(fields) for fields in FIELDS]
-STATICS, HYPERS = zip(*(split(config) for config in CONFIGS), strict=True)
 
 
-def batch_of(number, step):
-    return uneven_batch(seed=100 * number + step)
+class Case(NamedTuple):
+    axis: str
+    architecture: str
+    packed: bool = False
+
+
+CASES = [
+    Case("map", "encoder_decoder"),
+    Case("vmap", "encoder_decoder", packed=True),
+    Case("map", "decoder_only", packed=True),
+    Case("vmap", "recurrent"),
+]
+RECURRENT = [{"model.teacher_forcing_rate": rate, "optimizer.layer_decay": 1.0} for rate in (0.7, 0.7, 0.4, 0.9)]
+
+
+def batch_of(case: Case, number: int) -> dict[str, np.ndarray]:
+    """Return the batch of a trial; two tokens are one segment of a packed row, the others another one."""
+    batch = uneven_batch(seed=100 * number)
+    for side in ("inputs", "targets") if case.packed else ():
+        place = np.arange(batch[side].shape[1], dtype=np.int32)
+        batch[f"{side}_segment_ids"] = np.where(batch[side] > 0, np.where(place < 2, 1, 2), 0).astype(np.int32)
+        batch[f"{side}_positions"] = np.broadcast_to(np.where(place < 2, place, place - 2), batch[side].shape)
+    return read_by(case.architecture, batch)
 
 
 def test_the_trials_share_a_program():
-    assert len({program_key(config) for config in CONFIGS}) == 1
-    assert len(set(STATICS)) == 1
+    assert len({program_key(small_config(fields)) for fields in FIELDS}) == 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("axis", ["vmap", "map"])
-def test_gradients_of_the_first_step(axis):
-    """They agree to 1e-5 of the largest, with four kinds of dropout on."""
-    gradient = functools.partial(batch_gradient, STATICS[0])
-    states = [start(STATICS[0], hyper) for hyper in HYPERS]
-    batches = [batch_of(number, 0) for number in range(4)]
-
-    def one(params, batch, hyper):
-        return gradient(params, batch, jnp.int32(0), hyper)[0]
-
-    def together(*stacks):
-        return jax.vmap(one)(*stacks) if axis == "vmap" else jax.lax.map(lambda trial: one(*trial), stacks)
-
-    found = jax.jit(together)(stacked([state.params for state in states]), stacked(batches), stacked(HYPERS))
-    for number, (state, batch, hyper) in enumerate(zip(states, batches, HYPERS, strict=True)):
-        alone, _ = compiled_gradient(STATICS[0])(state.params, batch, 0, hyper)
-        assert distance(jax.tree.map(lambda leaf, n=number: leaf[n], found), alone) < 1e-5
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, case)))
+def test_every_trial_makes_the_update_of_its_own_step(case):
+    own = RECURRENT if case.architecture == "recurrent" else [{}] * len(FIELDS)
+    configs = [{**fields, **others, "optimizer.clip_norm": 1e9} for fields, others in zip(FIELDS, own, strict=True)]
+    statics, hypers = zip(*(split_for(case.architecture, fields) for fields in configs), strict=True)
+    static = statics[0]
+    assert set(statics) == {static}
+    batches = [batch_of(case, number) for number in range(len(FIELDS))]
+    before = [start(static, hyper) for hyper in hypers]
+    expected = [compiled_step(static)(*trial) for trial in zip(before, batches, hypers, strict=True)]
+    together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *before)
+    found, metrics = over_trials(make_train_step(static), case.axis)(together, stacked(batches), stacked(hypers))
+    for number, (state, own_metrics) in enumerate(expected):
+        mine = jax.tree.map(lambda leaf, n=number: leaf[n], found)
+        assert mine.step == state.step == 1
+        assert distance(first_moment(mine), first_moment(state)) < 1e-5
+        for name, value in own_metrics.items():
+            np.testing.assert_allclose(metrics[name][number], value, rtol=1e-5, err_msg=name)
+        updates = [moved(after, before[number], first_moment(state), 1e-3) for after in (mine, state)]
+        assert distance(*updates) < 1e-3
+    assert len({float(loss) for loss in metrics["loss"]}) == len(FIELDS)
+    assert not identical(before[0].params, before[1].params)
 
 
 def test_dropout_masks_are_identical():

@@ -32,9 +32,9 @@ both_norm_positions = pytest.mark.parametrize("norm_position", ["post", pytest.p
 
 
 @functools.cache
-def gradient_of(parts: int, norm_position: str = "post") -> Any:
+def gradient_of(norm_position: str = "post") -> Any:
     """Return (compiled gradient(batch, step=0, hyper=...), hyper) at the initial parameters of the run."""
-    config = small_config({"training.accumulation_steps": parts, "model.norm_position": norm_position})
+    config = small_config({"model.norm_position": norm_position})
     static, hyper = split(config)
     params = start(static, hyper).params
     gradient = compiled_gradient(static)
@@ -62,7 +62,7 @@ def divided(grads: Any, weight: Any) -> Any:
 @pytest.mark.slow
 @both_norm_positions
 def test_the_gradient_is_the_sum_of_its_rows(norm_position):
-    gradient = gradient_of(1, norm_position)
+    gradient = gradient_of(norm_position)
     grads, sums = gradient(uneven_batch())
     by_row = [gradient(only_rows(uneven_batch(), [row])) for row in range(len(LENGTHS))]
     assert distance(grads, added([g for g, _ in by_row])) < 1e-6
@@ -70,19 +70,8 @@ def test_the_gradient_is_the_sum_of_its_rows(norm_position):
     assert [s["weight"] for _, s in by_row] == list(LENGTHS)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("parts", "norm_position"), [(2, "post"), (4, "pre")])
-def test_accumulation_equals_the_big_batch(parts, norm_position):
-    """With dropout: a row has the same mask in any part."""
-    expected, expected_sums = gradient_of(1, norm_position)(uneven_batch())
-    grads, sums = gradient_of(parts, norm_position)(uneven_batch())
-    assert distance(grads, expected) < 1e-6
-    np.testing.assert_allclose(listed(sums), listed(expected_sums), rtol=1e-6)
-    assert sums["weight"] == TOKENS
-
-
 def test_the_tests_find_an_average_of_the_means_of_the_parts():
-    gradient = gradient_of(1)
+    gradient = gradient_of()
     expected, sums = gradient(uneven_batch())
     parts = [gradient(only_rows(uneven_batch(), range(part, len(LENGTHS), 4))) for part in range(4)]
     assert distance(added([g for g, _ in parts]), expected) < 1e-6
@@ -91,7 +80,7 @@ def test_the_tests_find_an_average_of_the_means_of_the_parts():
 
 
 def test_dropout_depends_on_the_row_id_and_not_on_the_place_in_the_batch():
-    gradient = gradient_of(1)
+    gradient = gradient_of()
     grads, sums = gradient(uneven_batch())
     order = np.random.default_rng(1).permutation(len(LENGTHS))
     moved, moved_sums = gradient({name: rows[order] for name, rows in uneven_batch().items()})
@@ -102,7 +91,7 @@ def test_dropout_depends_on_the_row_id_and_not_on_the_place_in_the_batch():
 
 
 def test_dropout_changes_with_step_and_seed():
-    gradient = gradient_of(1)
+    gradient = gradient_of()
     hyper = split(small_config())[1]
     grads, _ = gradient(uneven_batch())
     assert identical(gradient(uneven_batch())[0], grads)
@@ -121,7 +110,7 @@ def test_a_batch_without_a_target_has_a_finite_loss_and_no_gradient():
 
 def test_a_row_of_padding_does_nothing():
     """Such rows fill up a batch that has too few."""
-    gradient, batch = gradient_of(1), uneven_batch()
+    gradient, batch = gradient_of(), uneven_batch()
     grads, _ = gradient(batch)
     assert LENGTHS[2] == 0
     assert not batch["inputs"][2].any()
@@ -182,7 +171,7 @@ def first_update() -> Any:
     static, hyper = split(small_config())
     state = start(static, hyper)
     after, metrics = compiled_step(static)(state, uneven_batch(), hyper)
-    grads, sums = gradient_of(1)(uneven_batch())
+    grads, sums = gradient_of()(uneven_batch())
     return state, after, metrics, divided(grads, sums["weight"])
 
 
@@ -229,25 +218,6 @@ def test_steps_are_counted_and_the_schedule_follows():
         assert state.step.dtype == jnp.int32
         expected = learning_rate(static.optimizer.schedule, jnp.int32(update), hyper)
         assert metrics["learning_rate"] == pytest.approx(float(expected), rel=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"model.remat": "full", "model.scan_layers": True, "training.accumulation_steps": 2, "training.loss_chunks": 3},
-        {"model.remat": "dots", "model.tie_output": False, "model.position_encoding": "relative"},
-    ],
-    ids=str,
-)
-def test_options_that_save_memory_change_no_gradient(fields):
-    """With dropout everywhere: recomputation drops the same elements."""
-    layers = {"model.num_encoder_layers": 2, "model.num_decoder_layers": 2}
-    plain = {name: value for name, value in fields.items() if name.startswith("model.") and name != "model.remat"}
-    (static, hyper), (saving, _) = (split(small_config({**layers, **f})) for f in (plain, fields))
-    state = start(static, hyper)
-    expected, actual = (compiled_gradient(s)(state.params, uneven_batch(), 1, hyper) for s in (static, saving))
-    assert distance(actual, expected) < 1e-6
 
 
 @pytest.mark.slow
@@ -378,47 +348,6 @@ def test_the_loss_falls_on_a_copying_task(norm_position):
     assert np.mean([m["accuracy"] for m in last]) > 85
 
 
-# Trials of one program, with different seeds, rates, smoothings and schedules.
-TRIALS = [
-    {},
-    {"seed": 8, "optimizer.learning_rate": 3e-3, "optimizer.warmup_steps": 3, "model.attention_dropout_rate": 0.4},
-    {"seed": 2**31 - 1, "model.dropout_rate": 0.5, "training.label_smoothing": 0.3, "optimizer.beta1": 0.5},
-    {"model.embedding_dropout_rate": 0.01, "model.activation_dropout_rate": 0.6, "optimizer.decay_steps": 5},
-]
-
-
-def stacked(trees: Any) -> Any:
-    return jax.tree.map(lambda *x: jnp.stack([jnp.asarray(y) for y in x]), *trees)
-
-
-@pytest.mark.slow
-def test_trials_under_vmap_equal_single_runs():
-    """Nothing is clipped, so that the first moment after one update is proportional to the gradient."""
-    configs = [small_config({**trial, "optimizer.clip_norm": 1e9}) for trial in TRIALS]
-    static = split(configs[0])[0]
-    assert all(split(config)[0] == static for config in configs)
-    hypers = [split(config)[1] for config in configs]
-    together = stacked(hypers)
-    states = jax.jit(jax.vmap(lambda hyper: init_state(static, hyper)))(together)
-    step = jax.jit(jax.vmap(make_train_step(static), in_axes=(0, None, 0)))
-    own_states = [start(static, hyper) for hyper in hypers]
-    assert identical(states.params, stacked([state.params for state in own_states]))
-
-    for seed in range(3):
-        batch = uneven_batch(seed=seed)
-        states, metrics = step(states, batch, together)
-        for i, hyper in enumerate(hypers):
-            params = own_states[i].params
-            own_states[i], own_metrics = compiled_step(static)(own_states[i], batch, hyper)
-            for name, value in own_metrics.items():
-                np.testing.assert_allclose(metrics[name][i], value, rtol=1e-5 if seed == 0 else 2e-3, err_msg=name)
-            if seed == 0:
-                grads, sums = compiled_gradient(static)(params, batch, 0, hyper)
-                [moments] = [s.mu for s in states.opt_state if hasattr(s, "mu")]
-                first = jax.tree.map(lambda m, i=i, h=hyper: m[i] / (1 - h.beta1), moments)
-                assert distance(first, divided(grads, sums["weight"])) < 1e-5
-
-
 def matrix_products(jaxpr: Any) -> list[tuple[str, ...]]:
     """Return the types of the operands of every matrix product of a program."""
     found = []
@@ -452,7 +381,7 @@ def test_bfloat16_computes_nearly_the_same():
     static, hyper = split(small_config({"model.dtype": "bfloat16"}))
     params = start(static, hyper).params
     grads, sums = compiled_gradient(static)(params, uneven_batch(), 0, hyper)
-    expected, expected_sums = gradient_of(1)(uneven_batch())
+    expected, expected_sums = gradient_of()(uneven_batch())
     np.testing.assert_allclose(sums["loss"], expected_sums["loss"], rtol=1e-2)
     assert {g.dtype for g in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
     assert 1e-4 < distance(grads, expected) < 0.05
