@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -101,9 +102,14 @@ def _make_launcher(config: ExperimentConfig, step: Any, parameter_axes: Any) -> 
     return _LAUNCHERS[key]
 
 
+def kept_programs() -> AbstractContextManager[Any]:
+    """Let runs in this process share the compiled step of their program."""
+    return mock.patch.object(set_up, "make_launcher", _make_launcher)
+
+
 def run_main(words: list[str]) -> int:
     """Run the command line in this process."""
-    with mock.patch.object(set_up, "make_launcher", _make_launcher):
+    with kept_programs():
         return main(words)
 
 

@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 from data_support import prepared
-from run_support import metric_lines, write_corpus
+from run_support import kept_programs, metric_lines, write_corpus
 from training_support import identical
 
 from transformer_jax.config_file import read_config
@@ -49,13 +49,29 @@ def alone(tmp_path_factory):
     """Train each by itself."""
     folder = tmp_path_factory.mktemp("alone")
     found = configs(folder)
-    for path, config in found.items():
-        assert train(config, path, make_validate).reason == "finished"
+    with kept_programs():
+        for path, config in found.items():
+            assert train(config, path, make_validate).reason == "finished"
     return [losses(path) for path in found]
 
 
-@pytest.mark.parametrize("axis", ["map", "vmap"])
-def test_trials_of_one_program_equal_single_runs(tmp_path, alone, axis):
+@pytest.fixture(scope="module")
+def programs():
+    """Compiled steps by axis; all runs of this file have the same program."""
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def _compiled_once(programs, monkeypatch):
+    def kept(step, axis):
+        if axis not in programs:
+            programs[axis] = over_trials(step, axis)
+        return programs[axis]
+
+    monkeypatch.setattr(vmap_training, "over_trials", kept)
+
+
+def test_trials_of_one_program_equal_single_runs(tmp_path, alone):
     """They have their own seeds, schedules and dropout rates, checkpoints, metrics and rows."""
     found, seen = configs(tmp_path), []
 
@@ -69,7 +85,7 @@ def test_trials_of_one_program_equal_single_runs(tmp_path, alone, axis):
         return record
 
     with mock.patch.object(vmap_training, "over_trials", recording):
-        outcomes = train_together(found, make_validate, axis)
+        outcomes = train_together(found, make_validate, "vmap")
     check_rows(found, seen)
     assert {outcome.reason for outcome in outcomes.values()} == {"finished"}
     for path, expected in zip(found, alone, strict=True):
@@ -118,11 +134,10 @@ def test_trials_at_different_steps_resume_alone_or_together(tmp_path, alone):
 
 
 def test_a_trial_with_a_loss_that_is_not_finite_does_not_stop_the_others(tmp_path, alone):
-    found = configs(tmp_path, [FIELDS[0], FIELDS[1] | {"optimizer.learning_rate": "1e30"}, FIELDS[2]])
-    outcomes = list(train_together(found, make_validate, "map").values())
-    assert isinstance(outcomes[1], TrainingError)
-    assert "is nan at step" in str(outcomes[1]) or "is inf at step" in str(outcomes[1])
-    for number in (0, 2):
-        assert outcomes[number].reason == "finished"
-        assert losses(list(found)[number]) == pytest.approx(alone[number], rel=1e-4)
-    assert (list(found)[1] / "nonfinite").is_dir()
+    found = configs(tmp_path, [FIELDS[0] | {"optimizer.learning_rate": "1e30"}, FIELDS[1]])
+    broken, other = train_together(found, make_validate, "map").values()
+    assert isinstance(broken, TrainingError)
+    assert "is nan at step" in str(broken) or "is inf at step" in str(broken)
+    assert other.reason == "finished"
+    assert losses(list(found)[1]) == pytest.approx(alone[1], rel=1e-4)
+    assert (tmp_path / "trial_0" / "nonfinite").is_dir()
