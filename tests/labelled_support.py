@@ -1,7 +1,10 @@
-"""Shared by the tests of tasks with labels and answers: tiny configs and corpora in memory."""
+"""Shared by the tests of tasks with labels and answers: tiny configs, corpora in memory, untrained models."""
 
+import functools
+import json
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from data_support import prepared
 
@@ -10,6 +13,8 @@ from transformer_jax.data.datasets import Data
 from transformer_jax.data.sources import Split
 from transformer_jax.data.sources.source import divided
 from transformer_jax.data.tokenizers.words import MAGIC, WordTokenizer
+from transformer_jax.models.architecture import init_params
+from transformer_jax.tasks.task import TASKS
 
 TEXTS = ["a fine film", "a dull film", "what joy it is", "so dull and long and dull", "fine", "a long joy"]
 LABELS = ["good", "bad", "good", "bad", "good", "mixed"]
@@ -85,3 +90,24 @@ def data_of(settings: ExperimentConfig, directory: Path, features: dict[str, lis
     words += [f"unused{i}" for i in range(settings.model.vocab_size - 4 - len(words))]
     tokenizer = WordTokenizer(MAGIC + "".join(f"{word}\n" for word in words).encode())
     return prepared(settings, directory, tokenizer, source=Corpus(train=features, valid=features))
+
+
+class Untrained(NamedTuple):
+    settings: ExperimentConfig
+    corpus: Data
+    params: Any
+    predictor: Any
+
+
+def untrained(task: str, **fields: Any) -> Untrained:
+    """Return the model of a task, made once per process; arguments as of `config`. The corpus's folder is gone."""
+    return _untrained(task, json.dumps(fields, sort_keys=True))
+
+
+@functools.cache
+def _untrained(task: str, fields: str) -> Untrained:
+    settings = config(task, model={"position_encoding": "learned", "max_length": 16}, **json.loads(fields))
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = data_of(settings, Path(folder))
+    params = init_params(settings.model, 1, TASKS[task].head(settings.task, settings.model))
+    return Untrained(settings, corpus, params, TASKS[task].predictor(settings, params, corpus.tokenizer, corpus.labels))

@@ -102,7 +102,6 @@ LIFECYCLES = {
         learned="accuracy",
         uses=(Use(("predict", f"--text={FILM}"), r"1\t[\d.]+\n"),),
         fails_at=50,
-        fast=True,
     ),
     "decoder classification": Lifecycle(
         {"loss", "accuracy"}, lines=10,

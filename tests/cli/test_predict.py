@@ -7,7 +7,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from labelled_support import CONTEXTS, QUESTIONS, config, data_of
+from labelled_support import CONTEXTS, QUESTIONS, untrained
 
 from transformer_jax.cli import predict
 from transformer_jax.cli.main import main
@@ -15,23 +15,18 @@ from transformer_jax.config import DataConfig
 from transformer_jax.data.sources import load_source
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation import loading
-from transformer_jax.models.architecture import init_params
 from transformer_jax.tasks.batches.answer_spans import Answer
-from transformer_jax.tasks.task import TASKS
 from transformer_jax.tasks.trained import predictor as predictor_module
 
 PAIRS = {"source": "text", "dir": "unused", "format": "tsv", "second_feature": "3"}
 
 
 @pytest.fixture
-def predictor(monkeypatch, tmp_path):
+def predictor(monkeypatch):
     """Return a function that puts a task's untrained model in the place of that of any checkpoint."""
 
     def put(task: str, **fields):
-        settings = config(task, model={"position_encoding": "learned", "max_length": 16}, **fields)
-        data = data_of(settings, tmp_path / task)
-        params = init_params(settings.model, 1, TASKS[task].head(settings.task, settings.model))
-        made = TASKS[task].predictor(settings, params, data.tokenizer, data.labels)
+        made = untrained(task, **fields).predictor
         monkeypatch.setattr(loading, "load_predictor", lambda *args: made)
         return made
 

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from labelled_support import ANSWERS, CONTEXTS, LABELS, QUESTIONS, SECONDS, TAGS, TEXTS, WORDS, config, data_of
+from labelled_support import ANSWERS, CONTEXTS, LABELS, QUESTIONS, SECONDS, TAGS, TEXTS, WORDS, untrained
 
 from transformer_jax.cli import predict
 from transformer_jax.cli.main import main
@@ -14,8 +14,6 @@ from transformer_jax.data.sources import format_of
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation import loading
 from transformer_jax.evaluation import scoring as evaluation_run
-from transformer_jax.models.architecture import init_params
-from transformer_jax.tasks.task import TASKS
 
 NAMED = {"source": "text", "dir": "unused", "format": "tsv", "input_feature": "text", "target_feature": "label"}
 PAIRS = NAMED | {"second_feature": "other"}
@@ -26,10 +24,7 @@ def model(monkeypatch, tmp_path):
     """Return a function that puts a task's untrained model in the place of any checkpoint, for both commands."""
 
     def put(task, data=None, **fields):
-        settings = config(task, data=data, model={"position_encoding": "learned", "max_length": 16}, **fields)
-        corpus = data_of(settings, tmp_path / task)
-        params = init_params(settings.model, 1, TASKS[task].head(settings.task, settings.model))
-        made = TASKS[task].predictor(settings, params, corpus.tokenizer, corpus.labels)
+        settings, corpus, params, made = untrained(task, data=data, **fields)
         loaded = loading.Loaded(settings, params, corpus.tokenizer, (1,), None, tmp_path / "run", None, corpus.labels)
         monkeypatch.setattr(loading, "load_predictor", lambda *args: made)
         monkeypatch.setattr(evaluation_run, "load", lambda *args, **kwargs: loaded)
