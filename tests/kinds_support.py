@@ -24,7 +24,7 @@ _TABLE = {"format": "tsv", "input_feature": "text", "target_feature": "label"}
 _PACKED = {"batching": "packed", "packed_length": 32, "max_length": 16, "num_buckets": 6}
 _IMAGES = {"source": "image_folder", "batching": "rows", "rows_per_batch": 4, "row_multiple": 2}
 _PULSE = {"architecture": "outside.pulse:PulseArchitecture", "leak": 0.3}
-_LONG = {"num_train_steps": 120, "log_every_steps": 40, "eval_every_steps": 50, "checkpoint_every_steps": 60}
+_LONG = {"num_train_steps": 60, "log_every_steps": 20, "eval_every_steps": 25, "checkpoint_every_steps": 30}
 
 
 class Kind(NamedTuple):
@@ -115,7 +115,7 @@ def get_config(arg=""):
         model=made(model_class, model),
         task=made(task_class, task),
         data=DataConfig(**data),
-        optimizer=OptimizerConfig(schedule="constant", learning_rate={rate}, warmup_steps=2),
+        optimizer=OptimizerConfig(schedule="constant", learning_rate=1e-2, warmup_steps=2),
         training=TrainingConfig(**training),
         evaluation=EvaluationConfig(tokens_per_batch=512),
         decode=DecodeConfig(),
@@ -142,7 +142,7 @@ def write_kind(folder: Path, kind: str) -> Path:
     steps = {"num_train_steps": TOTAL, "log_every_steps": LOGGED[0], "eval_every_steps": EVALUATED[0]}
     training = steps | {"checkpoint_every_steps": SAVED[0], "keep_last": 2, "label_smoothing": 0.0} | found.training
     values = tuple(found._replace(model=model, data=data, training=training))
-    (folder / "tiny.py").write_text(_CONFIG.format(values=values, rate=5e-3 if found.training else 1e-2))
+    (folder / "tiny.py").write_text(_CONFIG.format(values=values))
     return folder
 
 

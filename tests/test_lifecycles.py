@@ -101,7 +101,7 @@ LIFECYCLES = {
         lines=10,
         learned="accuracy",
         uses=(Use(("predict", f"--text={FILM}"), r"1\t[\d.]+\n"),),
-        fails_at=50,
+        fails_at=25,
     ),
     "decoder classification": Lifecycle(
         {"loss", "accuracy"}, lines=10,
@@ -116,7 +116,7 @@ LIFECYCLES = {
         lines=10,
         learned="f1",
         uses=(Use(("predict", f"--text={FILM}"), "O B-X O B-X I-X O\n"),),
-        fails_at=50,
+        fails_at=25,
     ),
     "span_qa": Lifecycle(
         {"loss", "exact_match", "f1"},
