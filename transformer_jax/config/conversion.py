@@ -176,7 +176,8 @@ def unread_fields(config: Any) -> Iterator[str]:
     """
     choosers = _choosers(config)
     for section_name, section in _sections(config):
-        shared, unread = _shared(config, section_name, section), _unread(config, section_name, section, choosers)
+        shared = [field for field, _ in _read_by(type(config), section_name, type(section))]
+        unread = _unread(config, section_name, section, choosers)
         for field in shared:
             if field.name in unread and _is_set(section, field):
                 chooser, chosen, readers = unread[field.name]
@@ -217,25 +218,37 @@ def _choosers(config: Any) -> dict[str, tuple[dataclasses.Field, Any]]:
     return {name: (field, value) for name, field, value in walk(config) if "choices" in field.metadata}
 
 
-def _shared(config: Any, section_name: str, section: Any) -> list[dataclasses.Field]:
-    """Return the fields of a section that the config itself declares, without those that an object adds."""
-    declared = field_types(field_types(type(config))[section_name])
-    return [field for field in dataclasses.fields(section) if field.name in declared]
-
-
 def _unread(
     config: Any, section_name: str, section: Any, choosers: Mapping[str, tuple[dataclasses.Field, Any]]
 ) -> dict[str, tuple[str, str, Collection[str]]]:
     """Return the unread fields of a section by name: the choice, its value, and the values that read the field."""
     unread = {}
-    of_section = type(config).__dataclass_fields__[section_name].metadata.get("read_by", {})
-    for field in _shared(config, section_name, section):
-        read_by = {**of_section, **field.metadata.get("read_by", {})}
-        for chooser, (chooser_field, chosen) in choosers.items():
+    order = {name: number for number, name in enumerate(choosers)}
+    asked = [name for name, (field, chosen) in choosers.items() if _is_from_outside(field, chosen)]
+    for field, read_by in _read_by(type(config), section_name, type(section)):
+        for chooser in sorted({*(order.keys() & read_by), *asked}, key=order.__getitem__):
+            chooser_field, chosen = choosers[chooser]
             readers = _readers(f"{section_name}.{field.name}", read_by.get(chooser), chooser, chooser_field, chosen)
             if readers is not None and chosen not in readers:
                 unread.setdefault(field.name, (chooser, chosen, readers))
     return unread
+
+
+@functools.cache
+def _read_by(config: Any, section_name: str, section: Any) -> list[tuple[dataclasses.Field, Mapping[str, Any]]]:
+    """Return the fields that a class of configs declares for a section, and the values that read each, by choice."""
+    declared = field_types(field_types(config)[section_name])
+    of_section = config.__dataclass_fields__[section_name].metadata.get("read_by", {})
+    return [
+        (field, {**of_section, **field.metadata.get("read_by", {})})
+        for field in dataclasses.fields(section)
+        if field.name in declared
+    ]
+
+
+def _is_from_outside(chooser: dataclasses.Field, chosen: str) -> bool:
+    """Return whether the chosen value names an object from outside of this package."""
+    return bool(chooser.metadata.get("outside")) and chosen not in names_in_source(chooser.metadata["choices"].path)
 
 
 def _readers(
@@ -246,7 +259,7 @@ def _readers(
     Args:
       readers: the built-in values of the choice that read the field, by its `read_by`; None if it names none.
     """
-    if not chooser_field.metadata.get("outside") or chosen in names_in_source(chooser_field.metadata["choices"].path):
+    if not _is_from_outside(chooser_field, chosen):
         return readers
     if "extends" not in chooser_field.metadata:
         return None  # the object may read any field
