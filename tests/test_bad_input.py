@@ -37,19 +37,14 @@ FULL = OSError(28, "No space left on device")
 
 
 def refused(words, capsys, *messages):
-    """The command fails with one readable message; with --debug its traceback comes first."""
+    """The command fails with one readable message."""
     capsys.readouterr()
     assert run_main(words) == 2
     err = capsys.readouterr().err
     assert "Traceback" not in err
     assert err.count("transformer-jax: error: ") == 1
-    error = err.partition("transformer-jax: error: ")[2]
     for message in messages:
-        assert message in error
-    assert run_main([*words, "--debug"]) == 2
-    debug = capsys.readouterr().err
-    assert "Traceback (most recent call last):" in debug
-    assert debug.endswith(f"transformer-jax: error: {error}")
+        assert message in err.partition("transformer-jax: error: ")[2]
 
 
 @pytest.fixture

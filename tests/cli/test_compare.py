@@ -1,13 +1,11 @@
 """`compare` through the command line."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
 import pytest
-from run_support import copy_of_trained, run_main, snapshot, train, write_corpus
+from run_support import copy_of_trained, run_main, snapshot
 
 from transformer_jax.cli.main import main
 from transformer_jax.evaluation import comparison, significance
@@ -73,16 +71,6 @@ def test_help_shows_the_positionals(capsys):
     assert "arguments:" not in out
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["a"], ["a", "b", "--samples=0"], ["a", "b", "--splits="]])
-def test_help_and_bad_usage_do_not_import_jax(argv):
-    code = (
-        f"import sys; from transformer_jax.cli.main import main; code = main({['compare', *argv]})\n"
-        "print('jax' in sys.modules, 'sacrebleu' in sys.modules, code)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.splitlines()[-1] == f"False False {0 if argv == ['--help'] else 2}"
-
-
 def test_two_checkpoints_of_a_run(tmp_path, capfd):
     """With the real decoder; messages of libraries do not reach stdout."""
     run = copy_of_trained(tmp_path / "copy") / "run"
@@ -119,23 +107,3 @@ def test_missing_checkpoints_and_splits(tmp_path, capsys):
     assert run_main(["compare", str(run), str(run), "--splits=tset"]) == 2
     assert "no split 'tset'; there are train, valid, test (did you mean 'test'?)" in capsys.readouterr().err
     assert snapshot(run) == before
-
-
-@pytest.mark.slow
-def test_runs_on_other_references(tmp_path, capsys):
-    folder = write_corpus(tmp_path / "other")
-    lines = (folder / "test.de").read_text().splitlines(keepends=True)
-    (folder / "test.de").write_text("".join([*lines[:4], "59 58 57\n", *lines[5:]]))
-    assert train(folder, "--config.training.num_train_steps=1") == 0
-    first = copy_of_trained(tmp_path / "first") / "run"
-    capsys.readouterr()
-    assert run_main(["compare", str(first), str(folder / "run")]) == 2
-    captured = capsys.readouterr()
-    message = f"transformer-jax: error: split 'test' of {first} and of {folder / 'run'} has different references"
-    assert message in captured.err
-    assert f"pair 5 has {lines[4].strip()!r} and '59 58 57'\n" in captured.err
-    assert captured.out == ""
-    assert not (first / "evaluation").exists()
-    # The same corpus must exist where both can be scored on it: an override applies to all.
-    assert run_main(["compare", str(first), str(folder / "run"), f"--data.dir={folder}"]) == 2
-    assert "the corpus is not the one this checkpoint was trained on" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from run_support import copy_of_trained, snapshot
 from transformer_jax.checkpoints.checksums import by_path, checksums
 from transformer_jax.config import TaskConfig
 from transformer_jax.data.datasets import Data
-from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation import scoring as evaluation_run
 from transformer_jax.evaluation.comparison import compare
 from transformer_jax.evaluation.evaluator import Evaluator
@@ -179,13 +179,6 @@ def test_overrides_apply_to_all_and_translate_again(run, older, translated):
     assert translated[4:] == [("test", 1), ("test", 1)]
 
 
-def test_an_average_is_not_its_newest_checkpoint(run, translated):
-    compare([run, run])
-    compare([run, run], overrides={"evaluation.average_checkpoints": 2})
-    assert len(translated) == 2
-    assert json.loads((run / "evaluation" / "test.json").read_text())["checkpoints"] == [5, 8]
-
-
 def test_scores_without_translations_do_not_make_old_translations_valid(run, translated, monkeypatch):
     """With parameters so close that the loss does not show the difference."""
     evaluate(run, ["test"])
@@ -213,17 +206,6 @@ def test_kept_scores_without_their_translations_are_named(run, caplog, change):
     text.write_bytes(text.read_bytes()[:-3]) if change == "cut" else text.unlink()
     evaluate(run, ["test"], generate=False)
     assert f"{text}: is missing or was changed: it does not have the outputs whose scores are kept" in caplog.text
-
-
-def test_another_model_of_the_same_step_is_translated_again(run, translated, monkeypatch):
-    compare([run, run])
-    before = json.loads((run / "evaluation" / "test.json").read_text())
-    loads(monkeypatch, with_one_parameter_changed)
-    compare([run, run])
-    assert len(translated) == 2
-    after = json.loads((run / "evaluation" / "test.json").read_text())
-    assert after["checkpoints"] == before["checkpoints"]
-    assert after["fingerprint"] != before["fingerprint"]
 
 
 # Reuse of translations, without a comparison.
@@ -309,18 +291,6 @@ def test_lines_are_split_where_they_were_joined(run, translated, monkeypatch):
 
 
 # Errors are raised before anything is translated.
-
-
-def test_an_unknown_split(run, older, translated):
-    with pytest.raises(DataError, match=r"no split 'tset'; there are train, valid, test \(did you mean 'test'\?\)"):
-        compare([run, older], ["test", "tset"])
-    assert translated == []
-
-
-def test_a_missing_checkpoint(run, translated):
-    with pytest.raises(CheckpointError, match=r"checkpoints/9"):
-        compare([run, run / "checkpoints" / "9"])
-    assert translated == []
 
 
 def test_a_pair_that_is_too_long_for_one_model(run, older, translated, monkeypatch):
