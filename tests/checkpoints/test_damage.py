@@ -72,31 +72,18 @@ def outcome(directory, template, expected, helpers):
     return "unchanged"
 
 
-def sample(directory, template, helpers, count):
-    """Damage every file in turn until `count` damages are done; return how many of them had each outcome."""
+def test_sampled_damage_of_every_file(directory, template, helpers, capfd):
     expected = helpers.bits(helpers.make_state(3))
     outcomes = {"damaged": 0, "unchanged": 0}
     files = files_of(directory / "3")
-    for i in range(count):
+    for i in range(240):
         path = files[i % len(files)]
         data = path.read_bytes()
         damage(path, i)
         outcomes[outcome(directory, template, expected, helpers)] += path.read_bytes() != data
         path.write_bytes(data)
     assert outcome(directory, template, expected, helpers) == "unchanged"
-    return outcomes
-
-
-def test_sampled_damage_of_every_file(directory, template, helpers, capfd):
-    outcomes = sample(directory, template, helpers, 120)
-    assert outcomes["damaged"] > 100
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.slow
-def test_much_sampled_damage_of_every_file(directory, template, helpers, capfd):
-    outcomes = sample(directory, template, helpers, 2_000)
-    assert outcomes["damaged"] > 1_800
+    assert outcomes["damaged"] > 200
     assert capfd.readouterr() == ("", "")
 
 
@@ -147,13 +134,13 @@ def test_damage_before_the_sums_were_made_gives_no_wrong_numbers(directory, temp
     pristine = shutil.copytree(directory / "3", directory / "pristine")
     outcomes = {"damaged": 0, "unchanged": 0}
     names = [path.relative_to(pristine) for path in files_of(pristine / orbax_io.STATE)]
-    for i in range(200):
+    for i in range(60):
         shutil.rmtree(directory / "3")
         shutil.copytree(pristine, directory / "3")
         damage(directory / "3" / names[i % len(names)], i)
         reseal(directory / "3")
         outcomes[outcome(directory, template, expected, helpers)] += 1
-    assert min(outcomes.values()) > 10
+    assert min(outcomes.values()) > 5
 
 
 def test_wrong_numbers_on_the_way_to_the_disk_are_found(tmp_path, template, helpers, monkeypatch):
