@@ -58,35 +58,21 @@ BAD_FIELDS = {
     "model.num_head=2": ["num_head", "did you mean 'model.num_heads'"],
     "modle.num_heads=2": ["modle.num_heads", "model.num_heads"],
     "model.num_heads=two": ["model.num_heads=two: expected an integer"],
-    "model.num_heads=3": ["model.num_heads=3 does not divide emb_dim=16", "model.head_dim"],
-    "model.emb_dim=17": ["emb_dim=17"],
-    "model.dropout_rate=1.0": ["model.dropout_rate=1.0: expected less than 1"],
-    "model.norm_position=middle": ["model.norm_position='middle': expected one of post, pre"],
-    "optimizer.learning_rate=nan": ["optimizer.learning_rate=nan: expected a finite number"],
-    "training.num_train_steps=0": ["training.num_train_steps=0: expected at least 1"],
     "data.tokens_per_batch=16": ["data.tokens_per_batch=16 cannot hold"],
     "parallel.num_devices=3": ["parallel.num_devices=3, but JAX sees 1"],
     "parallel.tensor=2": ["parallel.fsdp=1 x parallel.tensor=2 do not divide 1 devices"],
-    "training.accumulation_steps=3": ["training.accumulation_steps=3 does not divide data.row_multiple=8"],
     "model.vocab_size=100000": ["model.vocab_size=100000", "at most"],
     "model.vocab_size=100": ["model.vocab_size=100", "at least"],
+    "model.emb_dim=0 seed=-1": ["config: 2 problems", "model.emb_dim=0", "seed=-1"],
 }
+"""Fields, and parts of the message: one of each kind; test_config.py has all relations."""
 
 
-@pytest.mark.parametrize("field", BAD_FIELDS)
-def test_a_bad_field(folder, capsys, field):
-    refused(argv("train", folder, f"--config.{field}"), capsys, *BAD_FIELDS[field])
+@pytest.mark.parametrize("fields", BAD_FIELDS)
+def test_bad_fields(folder, capsys, fields):
+    words = [f"--config.{field}" for field in fields.split()]
+    refused(argv("train", folder, *words), capsys, *BAD_FIELDS[fields])
     assert not (folder / "run" / "config.json").exists()
-
-
-def test_an_odd_width_with_sinusoids(folder, capsys):
-    words = argv("train", folder, "--config.model.emb_dim=17", "--config.model.num_heads=1")
-    refused(words, capsys, "emb_dim=17 is odd; position_encoding='sinusoidal'")
-
-
-def test_all_problems_at_once(folder, capsys):
-    words = argv("train", folder, "--config.model.dropout_rate=2.0", "--config.model.emb_dim=0", "--config.seed=-1")
-    refused(words, capsys, "config: 3 problems", "model.dropout_rate=2.0", "model.emb_dim=0", "seed=-1")
 
 
 def test_a_config_file_that_is_not_a_config(folder, capsys):
@@ -405,9 +391,9 @@ def on_a_small_disk(folder: Path, size: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", ["8k", "24k", "100k", "200k", "400k"])
+@pytest.mark.parametrize("size", ["8k", "24k", "100k", "800k"])
 def test_a_disk_that_is_full(folder, size):
-    """A real file system that is full immediately or after a few checkpoints."""
+    """A real file system without room for the tokenizer, the token cache, the first or the second checkpoint."""
     result = on_a_small_disk(folder, size)
     if (result.returncode in (1, 99) and "mount" in result.stderr + result.stdout) or "unshare" in result.stderr:
         pytest.skip("not allowed to mount a disk here")
