@@ -10,6 +10,7 @@ import functools
 import json
 import types
 from pathlib import Path
+from unittest import mock
 
 import image_support
 import jax
@@ -289,18 +290,13 @@ DATA = {
     "unfit_images": (lambda c, unfit_images: pictures(c, True, unfit_images=unfit_images), "error", "leave_out"),
     "rows_per_batch": (rows, 8, 16),
     "cache_dir": (lambda c, cache_dir: cache(c, cache_dir=cache_dir and str(c / cache_dir)), "", "elsewhere"),
+    "cut_texts": (
+        lambda c, cut_texts: labelled_run(
+            c, "classification", data={"max_length": 6, "drop_long": True, "cut_texts": cut_texts}
+        ),
+        *(False, True),
+    ),
 }
-
-
-SLOW_DATA = {"num_train_pairs", "num_eval_pairs", "vocabulary_file"}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW_DATA else ()) for name in DATA]
-)
-def test_data(corpus, name):
-    observe, one, other = DATA[name]
-    assert observe(corpus, **{name: one}) != observe(corpus, **{name: other})
 
 
 def _fake(cls, **attributes):
@@ -310,7 +306,7 @@ def _fake(cls, **attributes):
     return fake
 
 
-def events(**fields):
+def events(corpus, **fields):
     """Return the events of a loop without a model: steps, and after which it logs, evaluates and saves."""
     config = TrainingConfig(**{"num_train_steps": 12, "eval_every_steps": 4} | fields)
     seen = []
@@ -339,7 +335,7 @@ def events(**fields):
     return seen
 
 
-def store_arguments(monkeypatch, tmp_path, **fields):
+def store_arguments(corpus, **fields):
     """Return the arguments with which a run with these fields makes its checkpoint store."""
     seen = {}
 
@@ -350,29 +346,28 @@ def store_arguments(monkeypatch, tmp_path, **fields):
         seen.update(arguments)
         raise Stop
 
-    monkeypatch.setattr(set_up, "CheckpointStore", store)
     config = ExperimentConfig(training=TrainingConfig(**fields)).resolved()
-    with pytest.raises(Stop):
-        run.train(config, tmp_path / str(len(list(tmp_path.iterdir()))), lambda config, data: None)
+    with mock.patch.object(set_up, "CheckpointStore", store), pytest.raises(Stop):
+        run.train(config, corpus / str(fields), lambda config, data: None)
     return seen
 
 
-TRAINING_LOOP = {
-    "num_train_steps": (12, 13),
-    "log_every_steps": (4, 5),
-    "eval_every_steps": (4, 5),
-    "checkpoint_every_steps": (4, 5),
-    "patience": (0, 1),
+def static(corpus, **fields):
+    return split_config(ExperimentConfig(training=TrainingConfig(**fields)).resolved())[0]
+
+
+TRAINING = {
+    "num_train_steps": (events, 12, 13),
+    "log_every_steps": (events, 4, 5),
+    "eval_every_steps": (events, 4, 5),
+    "checkpoint_every_steps": (events, 4, 5),
+    "patience": (events, 0, 1),
+    "keep_last": (store_arguments, 3, 4),
+    "keep_best": (store_arguments, 1, 2),
+    "best_metric": (store_arguments, "loss", "sacrebleu"),
+    "accumulation_steps": (static, 1, 2),
+    "loss_chunks": (static, 1, 2),
 }
-TRAINING_NONFINITE = ("on_nonfinite", "max_skipped_updates")
-TRAINING_STORE = {"keep_last": (3, 4), "keep_best": (1, 2), "best_metric": ("loss", "sacrebleu")}
-TRAINING_STATIC = {"accumulation_steps": (1, 2), "loss_chunks": (1, 2)}
-
-
-@pytest.mark.parametrize("name", TRAINING_LOOP)
-def test_training_loop(name):
-    one, other = TRAINING_LOOP[name]
-    assert events(**{name: one}) != events(**{name: other})
 
 
 def test_training_nonfinite():
@@ -385,12 +380,6 @@ def test_training_nonfinite():
             best_so_far.record_nonfinite("loss")
 
 
-@pytest.mark.parametrize("name", TRAINING_STORE)
-def test_training_store(monkeypatch, tmp_path, name):
-    one, other = (store_arguments(monkeypatch, tmp_path, **{name: value}) for value in TRAINING_STORE[name])
-    assert one != other
-
-
 def test_training_init_from(tmp_path):
     """A checkpoint is opened before anything is compiled."""
     config = ExperimentConfig(training=TrainingConfig(init_from=str(tmp_path / "nowhere"))).resolved()
@@ -398,20 +387,11 @@ def test_training_init_from(tmp_path):
         run.train(config, tmp_path / "run", lambda config, data: None)
 
 
-@pytest.mark.parametrize("name", TRAINING_STATIC)
-def test_training_static(name):
-    one, other = (
-        split_config(ExperimentConfig(training=TrainingConfig(**{name: value})).resolved())[0]
-        for value in TRAINING_STATIC[name]
-    )
-    assert one != other
-
-
 class _Stopped(Exception):
     pass
 
 
-def averaged_steps(monkeypatch, **fields):
+def averaged_steps(corpus, **fields):
     """Return the checkpoints that are averaged."""
     record = {"config": ExperimentConfig().to_dict(), "corpus": None}
     store = _fake(
@@ -429,14 +409,13 @@ def averaged_steps(monkeypatch, **fields):
         raise _Stopped((step,))
 
     store.restore_parts = restore
-    monkeypatch.setattr(loading, "open_checkpoint", lambda path, higher_is_better: (store, 3))
-    monkeypatch.setattr(loading, "average_params", average)
-    with pytest.raises(_Stopped) as stopped:
+    opened = mock.patch.object(loading, "open_checkpoint", return_value=(store, 3))
+    with opened, mock.patch.object(loading, "average_params", average), pytest.raises(_Stopped) as stopped:
         loading.load(Path("anywhere"), {f"evaluation.{name}": value for name, value in fields.items()})
     return stopped.value.args
 
 
-def translated_batches(monkeypatch, **fields):
+def translated_batches(corpus, **fields):
     """Return the shapes of the batches that translation decodes."""
     seen = []
 
@@ -455,14 +434,14 @@ def translated_batches(monkeypatch, **fields):
         ),
         decode_batch=lambda rows: [""] * len(rows),
     )
-    monkeypatch.setattr(text_generator, "generate", decode)
-    monkeypatch.setattr(Translator, "_decoding_params", ())
     config = ExperimentConfig(evaluation=EvaluationConfig(**fields)).resolved()
-    Translator(config, {}, words).translate_all(["x"] * 100)
+    without_params = mock.patch.object(Translator, "_decoding_params", ())
+    with mock.patch.object(text_generator, "generate", decode), without_params:
+        Translator(config, {}, words).translate_all(["x"] * 100)
     return seen
 
 
-def scored_windows(monkeypatch, **fields):
+def scored_windows(corpus, **fields):
     ids = RaggedIds(np.arange(4, 204, dtype=np.int32), np.array([0, 150, 200]))
     config = ExperimentConfig(
         model=ModelConfig(architecture="decoder_only", vocab_size=300),
@@ -481,15 +460,24 @@ EVALUATION = {
 }
 
 
-@pytest.mark.parametrize("name", EVALUATION)
-def test_evaluation(monkeypatch, name):
-    observe, one, other = EVALUATION[name]
-    assert observe(monkeypatch, **{name: one}) != observe(monkeypatch, **{name: other})
+@functools.cache
+def small_model():
+    model = tiny(num_encoder_layers=1, num_decoder_layers=1, position_encoding="rotary", max_length=30)
+    decoder = ARCHITECTURES[model.architecture].decoder(model)
+    return decoder, decoder.prepare(random_params(model, 12))  # with these some outputs end and some do not
 
 
-# Values that must change outputs or their scores, and other fields to set with them.
+def decoded(corpus, **fields):
+    decoder, params = small_model()
+    inputs = np.random.default_rng(0).integers(4, 19, (8, 6)).astype(np.int32)
+    decode = DecodeConfig(**fields)
+    request = source_request((decoder,), decode, 3, inputs, np.full(8, 6))
+    found = jax.device_get(generate((decoder,), (params,), decode, Ends(1, (0,)), request))
+    return [(x.shape, x.tobytes()) for x in found]
+
+
 SAMPLE = {"method": "sample"}
-DECODE = {
+DECODE = {  # values that must change outputs or their scores, and other fields to set with them
     "method": ("search", "sample", {}),
     "beam_size": (1, 3, {"length_penalty": "none"}),
     "length_penalty": ("none", "average", {"beam_size": 3}),
@@ -519,39 +507,6 @@ DECODE = {
 }
 
 
-@functools.cache
-def small_model():
-    model = tiny(num_encoder_layers=1, num_decoder_layers=1, position_encoding="rotary", max_length=30)
-    decoder = ARCHITECTURES[model.architecture].decoder(model)
-    return decoder, decoder.prepare(random_params(model, 12))  # with these some outputs end and some do not
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DECODE)
-def test_decode(name):
-    decoder, params = small_model()
-    inputs = np.random.default_rng(0).integers(4, 19, (8, 6)).astype(np.int32)
-    one, other, besides = DECODE[name]
-    results = []
-    for value in (one, other):
-        decode = DecodeConfig(**{**besides, name: value})
-        request = source_request((decoder,), decode, 3, inputs, np.full(8, 6))
-        results.append(jax.device_get(generate((decoder,), (params,), decode, Ends(1, (0,)), request)))
-    same = [x.shape == y.shape and np.array_equal(x, y) for x, y in zip(*results, strict=True)]
-    assert not all(same)
-
-
-LABELLED = {
-    "num_labels": ("classification", 3, 4),
-    "pooling": ("classification", "first", "mean"),
-    "pooler": ("classification", False, True),
-    "class_weights": ("classification", "", "1,2,3"),
-    "chunks": ("tagging", True, False),
-    "question_length": ("span_qa", 4, 2),
-    "stride": ("span_qa", 1, 2),
-}
-
-
 def labelled_run(tmp_path, task, **fields):
     """Return the parameters' shapes, the first batches and the scores of a task with labels, or the error."""
     try:
@@ -566,24 +521,19 @@ def labelled_run(tmp_path, task, **fields):
     return repr((jax.tree.map(jnp.shape, params), batches, metrics))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LABELLED)
-def test_labelled(tmp_path, name):
-    task, one, other = LABELLED[name]
-    others = {"data": {"max_length": 14}} if name == "stride" else {}  # windows begin at most half a room apart
-    runs = [labelled_run(tmp_path, task, **others, **{name: value}) for value in (one, other)]
-    assert runs[0] != runs[1]
+LABELLED = {
+    "num_labels": (3, 4, {"task": "classification"}),
+    "pooling": ("first", "mean", {"task": "classification"}),
+    "pooler": (False, True, {"task": "classification"}),
+    "class_weights": ("", "1,2,3", {"task": "classification"}),
+    "chunks": (True, False, {"task": "tagging"}),
+    "question_length": (4, 2, {"task": "span_qa"}),
+    "stride": (1, 2, {"task": "span_qa", "data": {"max_length": 14}}),  # windows begin at most half a room apart
+}
 
 
-def test_max_answer_length():
-    logits = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
-    assert best_span(logits, 3)[:2] == (0, 2) != best_span(logits, 2)[:2]
-
-
-@pytest.mark.slow
-def test_cut_texts(tmp_path):
-    one, other = ({"max_length": 6, "drop_long": True, "cut_texts": cut} for cut in (False, True))
-    assert labelled_run(tmp_path, "classification", data=one) != labelled_run(tmp_path, "classification", data=other)
+def span(corpus, max_answer_length):
+    return best_span(np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]), max_answer_length)[:2]
 
 
 def test_parallel():
@@ -600,7 +550,7 @@ def test_parallel():
         assert mesh_sizes(ExperimentConfig(parallel=parallel)) == {"data": 2, "fsdp": 1, "tensor": 1, name: 4}
 
 
-def corrupted(task, **fields):
+def corrupted(corpus, task, **fields):
     """Return the first batch of a task that corrupts texts, of 40 sentences of three words."""
     config = ExperimentConfig(
         model=ModelConfig(architecture=ARCHITECTURE_OF[task], vocab_size=VOCABULARY),
@@ -612,6 +562,12 @@ def corrupted(task, **fields):
     return {name: array.tolist() for name, array in training_batches(config, split).batch(0).items()}
 
 
+def augmented(corpus, **fields):
+    images, labels = image_support.pictures(24)
+    split = EncodedSplit({"images": images, "labels": labels}, SpecialIds())
+    return training_batches(image_support.config({"source": "shapes"}, **fields), split).batch(0)["inputs"].tobytes()
+
+
 AUGMENTATIONS = {
     "crop_padding": (0, 2, {}),
     "flip": (False, True, {}),
@@ -621,52 +577,52 @@ AUGMENTATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", AUGMENTATIONS)
-def test_augmentations(name):
-    one, other, others = AUGMENTATIONS[name]
-    images, labels = image_support.pictures(24)
-    split = EncodedSplit({"images": images, "labels": labels}, SpecialIds())
-    batches = [
-        training_batches(image_support.config({"source": "shapes"}, **others, **{name: value}), split).batch(0)
-        for value in (one, other)
-    ]
-    assert not np.array_equal(*(batch["inputs"] for batch in batches))
-
-
-TASK = {
-    "mask_rate": ("masked_lm", 0.15, 0.3),
-    "whole_word": ("masked_lm", False, True),
-    "random_share": ("denoising", 0.1, 0.9),
-    "keep_share": ("masked_lm", 0.1, 0.5),
-    "mean_span_length": ("span_corruption", 3.0, 1.0),
-    "permute_sentences": ("denoising", 1.0, 0.0),
+CORRUPTED = {
+    "mask_rate": (0.15, 0.3, {"task": "masked_lm"}),
+    "whole_word": (False, True, {"task": "masked_lm"}),
+    "random_share": (0.1, 0.9, {"task": "denoising"}),
+    "keep_share": (0.1, 0.5, {"task": "masked_lm"}),
+    "mean_span_length": (3.0, 1.0, {"task": "span_corruption"}),
+    "permute_sentences": (1.0, 0.0, {"task": "denoising"}),
 }
 
 
-@pytest.mark.parametrize("name", TASK)
-def test_task(name):
-    task, one, other = TASK[name]
-    assert corrupted(task, **{name: one}) != corrupted(task, **{name: other})
+# Every field: its observer, two values that it must tell apart, and other arguments of the observer.
+FIELDS = {
+    **{f"data.{name}": (*row, {}) for name, row in DATA.items()},
+    **{f"training.{name}": (*row, {}) for name, row in TRAINING.items()},
+    **{f"evaluation.{name}": (*row, {}) for name, row in EVALUATION.items()},
+    **{f"decode.{name}": (decoded, *row) for name, row in DECODE.items()},
+    **{f"task.{name}": (labelled_run, *row) for name, row in LABELLED.items()},
+    **{f"task.{name}": (augmented, *row) for name, row in AUGMENTATIONS.items()},
+    **{f"task.{name}": (corrupted, *row) for name, row in CORRUPTED.items()},
+    "task.max_answer_length": (span, 3, 2, {}),
+}
+SLOW = {f"data.{name}" for name in ("num_train_pairs", "num_eval_pairs", "vocabulary_file", "cut_texts")}
+SLOW |= {name for name, row in FIELDS.items() if row[0] in (decoded, labelled_run)}
+ELSEWHERE = {
+    *("training.on_nonfinite", "training.max_skipped_updates"),  # above
+    *("parallel.launcher", "parallel.num_devices", "parallel.fsdp", "parallel.tensor"),
+    *("training.init_from", "training.new_head", "training.new_parameters"),  # training/test_init_from.py
+    "data.drop_long",  # training/test_long_texts.py
+    *("task.name", "task.prefix", "task.source_mask"),  # test_own_fields.py, tasks/
+    *(f"model.{field.name}" for field in dataclasses.fields(ModelConfig)),
+    # training/test_optimizers.py, training/test_schedules.py
+    *(name for name, _, _ in walk(ExperimentConfig()) if name.startswith("optimizer.")),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in FIELDS]
+)
+def test_another_value_is_observed(corpus, name):
+    observe, one, other, others = FIELDS[name]
+    field = name.rpartition(".")[2]
+    assert observe(corpus, **others | {field: one}) != observe(corpus, **others | {field: other})
 
 
 def test_every_field_is_tested():
-    listed = (
-        {f"data.{name}" for name in DATA}
-        | {f"training.{name}" for name in (*TRAINING_LOOP, *TRAINING_STORE, *TRAINING_STATIC, *TRAINING_NONFINITE)}
-        # training/test_init_from.py
-        | {"training.init_from", "training.new_head", "training.new_parameters"}
-        | {f"evaluation.{name}" for name in EVALUATION}
-        | {f"decode.{name}" for name in DECODE}
-        | {f"task.{name}" for name in TASK}
-        | {f"parallel.{name}" for name in ("launcher", "num_devices", "fsdp", "tensor")}
-    )
-    elsewhere = {f"model.{field.name}" for field in dataclasses.fields(ModelConfig)}
-    # training/test_optimizers.py, training/test_schedules.py
-    elsewhere |= {name for name, _, _ in walk(ExperimentConfig()) if name.startswith("optimizer.")}
-    # test_own_fields.py, tasks/test_language_model.py, tasks/test_pair_rows.py
-    elsewhere |= {"task.name", "task.prefix", "task.source_mask"}
-    listed |= {f"task.{name}" for name in AUGMENTATIONS}
-    listed |= {f"task.{name}" for name in LABELLED} | {"task.max_answer_length", "data.cut_texts"}
-    listed |= {"data.drop_long"}  # training/test_long_texts.py
-    fields = {name for name, field, _ in walk(ExperimentConfig()) if not field.metadata.get("hyper")}
-    assert fields - elsewhere == listed
+    assert not FIELDS.keys() & ELSEWHERE
+    every = {name for name, _, _ in walk(ExperimentConfig())}
+    hyper = {name for name, field, _ in walk(ExperimentConfig()) if field.metadata.get("hyper")}
+    assert every - hyper == FIELDS.keys() | (ELSEWHERE - hyper)
