@@ -32,21 +32,22 @@ from run_support import (
     subprocess_main,
     train,
     trained_folder,
-    write_corpus,
 )
 
 from transformer_jax.cli import predict
 from transformer_jax.host import exit_codes, kill_points
 from transformer_jax.tasks.trained.text_generator import CHUNK
 
-# Places where a process dies, and the checkpoints that may be complete by then; they are written in the background.
+# Where a process dies, a task, and the checkpoints that may be complete by then; they are written in the background.
 PLACES = {
-    "after_batch:7": ([], [5]),
-    "inside_save:8": ([5],),
-    "before_commit:5": ([],),
-    "inside_evaluation:4": ([],),
-    "inside_token_cache:1": ([],),
+    "after_batch:7": ("recurrent", ([], [5])),
+    "inside_save:8": ("masked_lm", ([5],)),
+    "before_commit:5": ("images", ([],)),
+    "inside_evaluation:4": ("classification", ([],)),
+    "inside_token_cache:1": ("translation", ([],)),
 }
+
+
 # Files that a killed `predict` leaves, and lines that are done by their record.
 OF_OUTPUT = {
     "inside_output:2000": ({"out.txt.partial", "out.txt.partial.json"}, 0),
@@ -64,13 +65,15 @@ def test_every_place_is_tried():
 @pytest.mark.parametrize("place", PLACES)
 def test_killed_at(tmp_path, place):
     """The killed run has its own process; the resumed and the uninterrupted run share this one."""
-    folder = write_corpus(tmp_path)
+    kind, possible = PLACES[place]
+    folder = write_kind(tmp_path, kind)
     result = subprocess_main(argv("train", folder), env={kill_points.VARIABLE: place})
     assert result.returncode == -signal.SIGKILL, result.stderr
     complete = [int(path.name) for path in (folder / "run" / "checkpoints").iterdir() if path.name.isdigit()]
-    assert complete in PLACES[place]
+    assert complete in possible
     assert train(folder) == 0
-    assert_same_run(folder, trained_folder())
+    assert_same_run(folder, trained_kind(kind))
+    assert_same_files(folder, trained_kind(kind))
 
 
 def assert_same_files(actual: Path, expected: Path) -> None:
