@@ -254,7 +254,7 @@ def test_every_sign_of_a_name_is_shown_as_it_is(results, tmp_path, monkeypatch):
 def test_nothing_is_loaded_from_elsewhere(written):
     page = written[1]
     addresses = [value for _, name, value in Page(page).attributes if name in ("src", "href", "srcset")]
-    assert len(addresses) == 1 + 2 * 2
+    assert len(addresses) == 1 + 2
     assert all(address.startswith("data:") for address in addresses)
     assert "url(" not in page
     assert "@import" not in page
