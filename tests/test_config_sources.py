@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from transformer_jax.config import ExperimentConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainingConfig, walk
-from transformer_jax.config.conversion import unread_by
+from transformer_jax.config.problems import unread_by
 from transformer_jax.config.sources import ReadConfig, causes_of, derived_fields, moved_defaults
 from transformer_jax.config_file import read_with_sources
 from transformer_jax.host.files import json_text

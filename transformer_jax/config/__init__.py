@@ -18,17 +18,6 @@ its `config_class` extends `ModelConfig` or `TaskConfig`, and is the class of th
 or `task.name` names it.
 """
 
-from transformer_jax.config.conversion import (
-    base_type,
-    close_names,
-    config_error,
-    field_types,
-    nearest,
-    problems_of,
-    section_class,
-    unread_by,
-    walk,
-)
 from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import SAMPLES_TOGETHER, DecodeConfig, parse_ids
 from transformer_jax.config.experiment import (
@@ -42,6 +31,9 @@ from transformer_jax.config.experiment import (
     outside_parts,
 )
 from transformer_jax.config.model import DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, ModelConfig
+from transformer_jax.config.problems import config_error, problems_of, unread_by
+from transformer_jax.config.sections import base_type, field_types, section_class, walk
+from transformer_jax.config.similar_names import close_names, nearest
 from transformer_jax.config.sources import (
     MovedDefault,
     ReadConfig,

@@ -10,22 +10,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transformer_jax import trust
-from transformer_jax.config.conversion import (
-    config_error,
-    field_types,
-    from_mapping,
-    loaded_classes,
-    problems_of,
-    section_class,
-    to_config_dict,
-    unread_by,
-    walk,
-    with_section_classes,
-)
+from transformer_jax.config.conversion import from_mapping, to_config_dict
 from transformer_jax.config.data import IMAGE_SOURCES, DataConfig
 from transformer_jax.config.decode import GENERATING, DecodeConfig, parse_ids
 from transformer_jax.config.fields import number, section
 from transformer_jax.config.model import DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, ModelConfig
+from transformer_jax.config.problems import config_error, problems_of, unread_by
+from transformer_jax.config.sections import field_types, loaded_classes, section_class, walk, with_section_classes
 from transformer_jax.config.task import TaskConfig
 from transformer_jax.config.training import (
     EvaluationConfig,

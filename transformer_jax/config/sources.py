@@ -7,8 +7,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from transformer_jax.config.conversion import unread_by, walk
 from transformer_jax.config.experiment import ExperimentConfig
+from transformer_jax.config.problems import unread_by
+from transformer_jax.config.sections import walk
 from transformer_jax.errors import ConfigError
 
 
