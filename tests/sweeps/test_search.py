@@ -14,10 +14,11 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.sweeps import executors
 from transformer_jax.sweeps import sweep as sweep_module
 from transformer_jax.sweeps.results import claim_sweep, read_result
-from transformer_jax.sweeps.search import make_search, recorded
+from transformer_jax.sweeps.search import make_search
 from transformer_jax.sweeps.search.best import best
 from transformer_jax.sweeps.search.random import drawn_value, random_search
 from transformer_jax.sweeps.search.search import SearchOptions, Space, check_options, label, rounded
+from transformer_jax.sweeps.search.storage import recorded
 from transformer_jax.sweeps.study import Axis, Range, over
 from transformer_jax.sweeps.sweep import Sweep
 from transformer_jax.sweeps.trials import groups

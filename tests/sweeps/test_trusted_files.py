@@ -15,8 +15,9 @@ from transformer_jax.metrics_file import NAME as LOG
 from transformer_jax.metrics_file import format_line
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.results import RESULT, SPEC, STUDY, TRIALS
-from transformer_jax.sweeps.search import make_search, recorded
+from transformer_jax.sweeps.search import make_search
 from transformer_jax.sweeps.search.search import Listed, SearchOptions
+from transformer_jax.sweeps.search.storage import recorded
 from transformer_jax.sweeps.study import load_study
 from transformer_jax.sweeps.sweep import Sweep
 from transformer_jax.sweeps.trials import grid

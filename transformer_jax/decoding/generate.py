@@ -300,7 +300,7 @@ def ensemble_step(decoders: Decoders, params: Sequence[Params]) -> Step:
 
 
 def ensemble_reorder(decoders: Decoders) -> Reorder:
-    """Return the function that reorders a tuple of caches."""
+    """Return the function that reorders the caches of an ensemble, one per model."""
 
     def reorder(cache: tuple[Any, ...], parents: Array) -> tuple[Any, ...]:
         return tuple(decoder.reorder(own, parents) for decoder, own in zip(decoders, cache, strict=True))

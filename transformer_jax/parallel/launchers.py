@@ -222,7 +222,7 @@ class Pmap(_Replicated):
         return jax.tree.map(self._of_all_processes, self._step(state, parts, hyper))
 
     def _of_all_processes(self, x: jax.Array) -> jax.Array:
-        """Return an array on all devices, as checkpoints need it; pmap gives a process arrays on its own devices."""
+        """Return an array of pmap as one on the devices of all processes, as checkpoints need it."""
         if x.sharding.device_set == set(self.mesh.devices.flat):
             return x
         copies = [shard.data for shard in x.addressable_shards]

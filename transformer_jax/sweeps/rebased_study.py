@@ -127,7 +127,7 @@ def _kept_axis(axis: Axis | Range, lacking: set[str], needed: bool) -> Axis | Ra
 
 
 def _metrics(study: Study, config: ExperimentConfig, splits: Sequence[str]) -> tuple[tuple[Metric, ...], list[str]]:
-    """Return the metrics that can be measured, those with a direction first, and the names of the others."""
+    """Return the metrics that the other baseline can measure, those with a direction first, and names of the others."""
     known, unknown = [], []
     for metric in study.metrics:
         found = _measured(study, metric, config, splits)

@@ -35,8 +35,8 @@ from transformer_jax.sweeps.results import (
     read_spec,
     result_of,
 )
-from transformer_jax.sweeps.search import recorded
 from transformer_jax.sweeps.search.search import SearchOptions
+from transformer_jax.sweeps.search.storage import recorded
 from transformer_jax.sweeps.study import INIT_FROM, Axis, Study, load_study
 from transformer_jax.sweeps.study_json import declared_study
 from transformer_jax.sweeps.trials import Trial

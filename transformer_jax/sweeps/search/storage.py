@@ -1,17 +1,20 @@
-"""Optuna's database of a search, an SQLite file in the work directory, and the lock of the sweep that uses it."""
+"""What a search keeps in the work directory: which search it is, Optuna's database, and the lock of the sweep."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import warnings
 from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.host.files import open_own_file, try_lock
+from transformer_jax.host.files import open_own_file, try_lock, with_checksum, write_atomically
+from transformer_jax.sweeps.results import TRIALS, read_object
+from transformer_jax.sweeps.search.search import NAMES, PRUNERS, SearchOptions
 
-DATABASE = "search.db"
+DATABASE, _FILE = "search.db", "search.json"
 
 
 class OpenStudy(NamedTuple):
@@ -76,3 +79,49 @@ def locked(workdir: Path) -> IO[bytes]:
         file.close()
         raise ConfigError(f"--workdir={workdir}: another sweep is searching there; wait for it, or choose another one")
     return file
+
+
+def recorded(workdir: Path) -> SearchOptions:
+    """Return the search that a work directory belongs to; the grid if there is no record.
+
+    num_trials is the largest number that a sweep there has been started with.
+
+    Raises: DataError if the record cannot be read.
+    """
+    file = workdir / _FILE
+    if not file.exists():
+        return SearchOptions()
+    try:
+        record = read_object(file, {"search": lambda name: name in NAMES, "seed": lambda seed: type(seed) is int})
+        options = SearchOptions(
+            record["search"], record.get("num_trials"), record["seed"], record.get("pruner", "none")
+        )
+        if options.pruner not in PRUNERS or type(options.num_trials) not in (int, type(None)):
+            raise DataError(f"{file}: has an unknown pruner or number of trials")
+        return options
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error}") from error
+
+
+def record_search(workdir: Path, options: SearchOptions) -> None:
+    """Write which search a work directory belongs to."""
+    counts = [count for count in (recorded(workdir).num_trials, options.num_trials) if count is not None]
+    values = {
+        "search": options.name,
+        "seed": options.seed,
+        "num_trials": max(counts, default=None),
+        "pruner": options.pruner,
+    }
+    write_atomically(workdir / _FILE, (json.dumps(with_checksum(values)) + "\n").encode())
+
+
+def check_claim(workdir: Path, options: SearchOptions) -> None:
+    """Raise ConfigError if a work directory belongs to another search."""
+    if not (workdir / _FILE).exists() and not (workdir / TRIALS).exists():
+        return
+    theirs = recorded(workdir)
+    if (theirs.name, theirs.seed) != (options.name, options.seed):
+        raise ConfigError(
+            f"--workdir={workdir}: belongs to --search={theirs.name} --search_seed={theirs.seed}; choose another "
+            "work directory for another search"
+        )
