@@ -89,7 +89,7 @@ class PackedPlan(OneShape):
         """Tokens divided by slots of all sequences, in an epoch."""
 
     def batch(self, step: int, rows: slice | None = None) -> Batch:
-        """Return packed batch `step`, or some rows of it with `row_ids`; the last one of an epoch may have empty rows."""
+        """Return packed batch `step`, or some rows of it; the last batch of an epoch may have empty rows."""
         order, examples_of_slots = self._plan(self.epoch(step))
         row_ids = np.arange(self._shape.rows, dtype=np.int32)
         if rows is not None:
