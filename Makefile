@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --
 
 STUDY = --config.model.emb_dim=64 --config.model.mlp_dim=256 --config.data.num_train_pairs=20000 --config.data.num_eval_pairs=200 --config.data.batching=packed --config.data.packed_length=64 --config.data.tokens_per_batch=512 --config.training.num_train_steps=300 --config.training.eval_every_steps=100 --config.optimizer.warmup_steps=60
 
-.PHONY: install quickstart study test test-slow test-all test-cluster lint types lock clean
+.PHONY: install quickstart study test test-slow test-all test-cluster test-live lint types lock clean
 
 install: $(READY)
 
@@ -48,6 +48,13 @@ test-cluster: $(READY)
 	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python -e '.[ray]'; \
 	else $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray]'; fi
 	$(BIN)/python -m pytest -p no:xdist -m cluster tests/sweeps/test_ray.py
+
+## Compare models and tokenizers with torch and transformers, several GB that only these tests need, in .venv-live.
+test-live:
+	$(MAKE) install VENV=.venv-live
+	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python .venv-live/bin/python torch transformers; \
+	else .venv-live/bin/python -m pip install --quiet --disable-pip-version-check torch transformers; fi
+	.venv-live/bin/python -m pytest -n 2 --max-worker-restart=0 tests/convert/test_live.py tests/convert/test_live_tokenizers.py $(FLAGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
