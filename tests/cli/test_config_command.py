@@ -1,7 +1,6 @@
 """The command `config`, and the line of `train` on derived defaults that flags move."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +10,7 @@ from transformer_jax.cli.config_notes import say_moved_defaults
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_with_sources
 from transformer_jax.host.files import json_text, with_checksum
+from transformer_jax.training.loop import TrainResult
 
 
 def output(capsys, *words):
@@ -122,8 +122,7 @@ def test_train_says_it_before_it_starts(capsys, monkeypatch, tmp_path, words):
         (tmp_path / "config.json").write_text(
             json_text(with_checksum(read_with_sources("quickstart").config.to_dict()))
         )
-    ended = train._Trained(SimpleNamespace(reason="finished", metrics={}), [])
-    monkeypatch.setattr(train, "_train", lambda *args: ended)
+    monkeypatch.setattr(train, "_train", lambda *args: TrainResult(8, "finished", {}))
     assert main(["train", *words, f"--workdir={tmp_path}", "--config.model.num_kv_heads=2", "--config.seed=1"]) == 0
     assert "follows from" not in capsys.readouterr().err
     assert main(["train", *words, f"--workdir={tmp_path}", "--config.training.num_train_steps=950"]) == 0

@@ -220,7 +220,7 @@ def test_pairs_are_in_two_columns_or_on_lines_with_a_tab(model, predicted, tmp_p
         (tmp_path / name).write_text(content)
         code, out, err = predicted(f"--input={tmp_path / name}", *flags)
         assert (code, [line.split("\t")[0] for line in out]) == (0, expected)
-        assert ("each line is read as two texts" in err) == is_told
+        assert ("is read as two texts" in err) == is_told
         assert ("accuracy" in err) == (name == "named.tsv")
     code, _, err = predicted(f"--input={tmp_path / 'chosen.tsv'}")
     assert code == 2

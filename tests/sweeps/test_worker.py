@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sweep_support import tiny_study
 
-from transformer_jax.config import EvaluationConfig, ExperimentConfig
+from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentConfig
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.evaluation import scoring
 from transformer_jax.sweeps import vmap_training, worker
@@ -65,7 +65,7 @@ def test_trained_parameters_that_are_not_finite_are_not_scored(trial):
     config, data = loaded.loaded.config, loaded.evaluator.data
     with pytest.raises(CheckpointError, match="step 8: parameters are not finite"):
         scoring.Scorer.of_training(config, params, data, 8, trial)
-    samples = dataclasses.replace(config, decode=dataclasses.replace(config.decode, num_samples=2))
+    samples = dataclasses.replace(config, decode=DecodeConfig(method="sample", num_samples=2))
     with pytest.raises(ConfigError, match="one output per input"):
         scoring.Scorer.of_training(samples, loaded.loaded.params, data, 8, trial)
 
