@@ -43,7 +43,7 @@ PLACES = {
     "after_batch:7": ("recurrent", ([], [5])),
     "inside_save:8": ("masked_lm", ([5],)),
     "before_commit:5": ("images", ([],)),
-    "inside_evaluation:4": ("classification", ([],)),
+    "inside_evaluation:4": ("packed", ([],)),
     "inside_token_cache:1": ("translation", ([],)),
 }
 
