@@ -289,7 +289,7 @@ def test_a_file_of_big_vision_without_positions_and_with_the_optimizer(tmp_path)
         ({"head/kernel": None}, "lacks head/output/kernel"),
         ({"head/bias": np.zeros(4, np.float32)}, "head/output/bias: (4,), expected (5,)"),
         ({"Transformer/encoderblock_1/LayerNorm_0/bias": None}, "has the layers [0], expected 0 to 1"),
-        ({"pos_embedding": np.zeros((1, 6, 8))}, "positions for 5 patches, which are no square"),
+        ({"pos_embedding": np.zeros((1, 6, 8))}, "positions for 5 patches; this number must be a square"),
         ({"pos_embedding": np.zeros(8)}, "pos_embedding: has the shape (8,), expected one row of tokens"),
         ({"cls": np.zeros((2, 1, 8))}, "cls: has the shape (2, 1, 8)"),
         ({"cls": np.array(1.0)}, "cls: has the shape ()"),

@@ -67,7 +67,8 @@ def test_the_list_survives_storage():
 def test_characters_without_an_id_are_named(caplog):
     train_tokenizer(["aaab", "aac"], "char", 5)
     assert caplog.messages == [
-        "model.vocab_size=5: 2 of 3 different characters have no id, 29 % of the training text; they are read as <unk>"
+        "model.vocab_size=5: 2 of 3 different characters get no id and are read as <unk>; they make up 29 % of the "
+        "training text"
     ]
     caplog.clear()
     train_tokenizer(["aaab", "aac"], "char", 7)

@@ -446,7 +446,7 @@ def _unknown_label(folder):
     [
         (
             _unknown_label,
-            r"test/lights is the folder of a label that the training set, of 3 labels, lacks .*mean 'light'",
+            r"test/lights: the label of this folder is not one of the 3 labels of the training set .*mean 'light'",
         ),
         (_empty_label, "valid/zebra is the folder of a label, but has no image"),
         (_stray, "test/1.png has no label; expected it in a sub-folder"),

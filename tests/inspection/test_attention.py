@@ -147,8 +147,8 @@ def test_a_given_target(translator):
         (" ", None, "--text is empty; give a sentence"),
         ("1", "", "--target is empty; give a sentence"),
         ("1\n2", None, "--text has 2 lines"),
-        ("1 2 " * 80, None, r"^--text: \d+ tokens with end-of-sequence, a picture shows at most 120"),
-        ("1", "1 2 " * 80, r"^--target: \d+ tokens with end-of-sequence, a picture shows at most 120"),
+        ("1 2 " * 80, None, r"^--text: \d+ tokens, including end-of-sequence; a picture shows at most 120"),
+        ("1", "1 2 " * 80, r"^--target: \d+ tokens, including end-of-sequence; a picture shows at most 120"),
         ("9 " * 3000, None, r"--text: \d+ tokens with end-of-sequence are too many: evaluation.tokens_per_batch"),
     ],
 )

@@ -287,11 +287,11 @@ class CheckpointStore:
         return restored._replace(state=restored.state[PARAMS])
 
     def restore_parts(self, template: Mapping[str, Any], step: int | None = None, partial: bool = False) -> Restored:
-        """Restore some fields of a state, as `restore` does, without reading the rest.
+        """Restore only some fields of a state; otherwise as `restore`. The other fields are not read.
 
         Args:
-          template: the fields by name. It must name all arrays of `params`, unless `partial`, and may name only some of
-            the arrays of other fields.
+          template: the fields by name. If it has `params`, it must name all of their arrays, unless `partial` is set.
+            Of every other field, it may name only some arrays.
         """
         return self._restore(template, step, template.keys() if partial else template.keys() - {PARAMS})
 

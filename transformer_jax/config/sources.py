@@ -82,7 +82,9 @@ class ReadConfig:
         return sources
 
     def moved_defaults(self) -> list[MovedDefault]:
-        """Return the derived defaults that overrides have moved; none if the file is not valid without overrides."""
+        """Return the derived defaults whose values changed because of overrides.
+
+        The list is also empty if the file is valid only with the overrides."""
         with contextlib.suppress(ConfigError):
             return moved_defaults(ExperimentConfig.unresolved(self.given), self.unresolved)
         return []

@@ -173,7 +173,7 @@ def _sizes(path: Path, ours: Mapping[str, np.ndarray]) -> tuple[ModelConfig, Tas
     table, has_class = ours.get(_TABLE), "embedding/class_token" in ours
     count = (_PIXELS // patch) ** 2 if table is None else len(table) - has_class
     if math.isqrt(count) ** 2 != count:
-        raise CheckpointError(f"{path}: has positions for {count} patches, which are no square")
+        raise CheckpointError(f"{path}: has positions for {count} patches; this number must be a square")
     config = ModelConfig(
         architecture="encoder_only",
         inputs="patches",

@@ -90,9 +90,9 @@ def read_task(family: Family, num_labels: int) -> TaskConfig:
 
 
 def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> tuple[ModelConfig, dict[str, str]]:
-    """Return our config of a config.json, resolved, and the keys that were ignored with the reasons.
+    """Convert a config.json: return our config, resolved, and the reason for every key that was ignored.
 
-    Raises: CheckpointError, which names every key that we cannot express, and every size beyond its bound.
+    Raises: CheckpointError, which lists all keys that we cannot express and all sizes that are out of bounds.
     """
     values, ignored = _renamed(family, theirs)
     problems = _adapt_rope(values, ignored) if family.rope else []

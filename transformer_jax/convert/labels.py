@@ -125,11 +125,12 @@ def _distinct(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def label_keys(family: Family, task: TaskConfig, labels: Sequence[str]) -> dict[str, Any]:
-    """Return the keys of config.json that name the labels of a head; none for a class without labels.
+    """Return the entries of config.json that name the labels of a head; empty if the transformers class has no labels.
 
     Args:
-      labels: their names; empty: LABEL_0, LABEL_1, ...
-    Raises: ConfigError if transformers would take the head for regression, or the names do not fit the head.
+      labels: the names of the labels; if empty, LABEL_0, LABEL_1, ... are used.
+    Raises: ConfigError if transformers would treat the head as regression; or if the number of names is not
+      `task.num_labels`, or two names are equal.
     """
     if not family.has_labels:
         return {}

@@ -99,7 +99,9 @@ MATRIX_OF_ONE = Permuted(order=(0, 1), ones=1)
 
 
 def interleaved(x: np.ndarray, axis: int) -> np.ndarray:
-    """Return x with an axis of all sines before all cosines in our order, where each sine is followed by its cosine."""
+    """Return x with `axis` in our order, where each sine is followed by its cosine.
+
+    In x, all sines come before all cosines."""
     size = x.shape[axis]
     return np.take(x, np.arange(size).reshape(2, size // 2).T.ravel(), axis)
 

@@ -11,9 +11,9 @@ from transformer_jax.data.tokenizers import SpecialIds
 
 
 def special_ids_of(theirs: Mapping[str, Any], vocab_size: int) -> SpecialIds:
-    """Return the ids of padding and end-of-sequence that a config.json has; of several ends, the first.
+    """Return the ids of padding and end-of-sequence in a config.json; if it lists several ids for one, the first.
 
-    None for a key that is missing, null, or no id of the model, such as Llama's padding of -1.
+    An id is None if its key is missing or null, or if the value is not an id of the model, such as Llama's padding -1.
     """
 
     def id_of(name: str) -> int | None:

@@ -23,10 +23,11 @@ class AlignedWords(NamedTuple):
 
 
 def align(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer) -> AlignedWords:
-    """Encode sentences as their words, joined by spaces, and find the first token of every word.
+    """Join the words of each sentence by spaces, encode the sentences, and find the first token of every word.
 
-    It is the first token with a character of the word that belongs to no word before it. A word without such a token,
-    of characters that the tokenizer leaves out, gets the id unk (or padding) in its place, so that every word has one.
+    The first token of a word is the first one that has a character of the word and does not belong to an earlier word.
+    If a word has no such token, for example because the tokenizer drops its characters, a token with the id unk is
+    inserted for it (padding or another id if there is no unk). So every word has a first token.
     """
     encoded = tokenizer.encode_spans([" ".join(words) for words in sentences])
     all_ids, all_firsts = [], []

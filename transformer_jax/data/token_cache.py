@@ -244,11 +244,11 @@ def _chunk_size(columns: Sequence[Column]) -> int:
 def encode_in_memory(
     features: Mapping[str, Sequence[Any]], columns: Sequence[Column], tokenizer: Tokenizer
 ) -> EncodedSplit:
-    """Return examples encoded, without a cache.
+    """Encode examples in memory, without a cache.
 
     Args:
-      features: values of each example by name of the feature.
-    Raises: DataError for a missing feature, or values that a column cannot hold.
+      features: for each feature name, one value per example.
+    Raises: DataError if a feature is missing, or a column cannot hold a value.
     """
     split = Split({name: list(values) for name, values in features.items()})
     arrays: dict[str, RaggedIds | np.ndarray] = {}

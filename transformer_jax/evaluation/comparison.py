@@ -1,4 +1,4 @@
-"""Comparison of checkpoints: do their scores differ by more than the choice of examples explains?"""
+"""Comparison of checkpoints: paired bootstrap tests show whether their scores differ significantly."""
 
 from __future__ import annotations
 

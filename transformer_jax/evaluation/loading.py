@@ -102,10 +102,11 @@ def load(path: Path | str, overrides: Mapping[str, Any] | None = None, *, trust:
 
 
 def of_training(config: ExperimentConfig, params: Params, data: Data, step: int, workdir: Path) -> Loaded:
-    """Return what `load` would load from the checkpoint of the last step, without an average of checkpoints.
+    """Return the trained model as `load` would load it from the last checkpoint, without averaging checkpoints.
 
     Args:
-      config: of the run in `workdir`; params: after its last update, `TrainState.evaluated`; data: its corpus.
+      config: the config of the run in `workdir`. params: `TrainState.evaluated` after the last update. data: the data
+        of the run. step: the number of the last step.
     Raises: CheckpointError if a parameter is NaN or infinite.
     """
     params = on_one_device(params)

@@ -50,7 +50,7 @@ def other_kind(
 
 
 def _other_name(kind: CorpusKind, path: Path) -> str:
-    """Return that a file has the suffix of another format than its content; or nothing."""
+    """Return the problem with a file's suffix and the remedy; an empty text if no problem is found."""
     _, stem, suffix = named(path)
     gz = ".gz" if path.suffix == ".gz" else ""
     if suffix == "json" and "jsonl" in kind.formats:

@@ -230,7 +230,8 @@ def _check_length(what: str, ids: list[int], generator: TextGenerator) -> None:
         raise DataError(f"{what}: {problem}")
     if len(ids) > MAX_TOKENS:
         raise DataError(
-            f"{what}: {len(ids)} tokens with end-of-sequence, a picture shows at most {MAX_TOKENS}; give a shorter one"
+            f"{what}: {len(ids)} tokens, including end-of-sequence; a picture shows at most {MAX_TOKENS}; use a "
+            "shorter text"
         )
 
 

@@ -69,8 +69,8 @@ class EncoderDecoder(ModelModule):
 
         Args:
           batch: `inputs` [B, S], `inputs_mask` and `decoder_inputs` [B, T]; optionally `types` [B, S]; for packed rows
-            also segment ids and positions of both. With a learned table these must be below `max_length`; this
-            is not checked.
+            also segment ids and positions of source and target. With a learned table, positions must be below
+            `max_length`; this is not checked.
           dropout: None for a deterministic pass. hyper: not read.
         Returns: [B, T, D] and, with `return_weights`, the attention weights
           `encoder_self_attention` [L, B, N, S, S], `decoder_self_attention` [L, B, N, T, T] and

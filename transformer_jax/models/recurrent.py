@@ -159,7 +159,7 @@ def _check_length(batch: Batch, name: str) -> None:
 
 
 def _begins(batch: Batch, name: str) -> Array | None:
-    """Return where examples begin in packed rows, bool like the ids; None for rows of one example."""
+    """Return True where an example of packed rows begins, in the shape of the ids; None if rows are not packed."""
     if f"{name}_segment_ids" not in batch:
         return None
     return (batch[f"{name}_positions"] == 0) & (batch[f"{name}_segment_ids"] > 0)

@@ -258,7 +258,7 @@ class RecurrentDecoder(nn.Module):
         return EncodedSource(first, summary, None if self.attention is None else self.attention.memory(read.x, mask))
 
     def no_source(self, rows: int) -> EncodedSource:
-        """Return the source of a decoder without an encoder, whose first states are zeros [B, 1, U]."""
+        """Return the source for a decoder without an encoder: the first state of every layer is zeros [B, 1, U]."""
         return EncodedSource(tuple(zero_state(self.config, rows, 1) for _ in range(self.config.num_decoder_layers)))
 
     def carry(self, source: EncodedSource) -> Carry:

@@ -87,9 +87,12 @@ def fields_of(required: Mapping[str, Kind], optional: Mapping[str, Kind] | None 
 
 
 def expect(values: Any, required: Mapping[str, Kind], optional: Mapping[str, Kind] | None = None) -> dict[str, Any]:
-    """Return the values, an object whose fields have their kinds; other fields may have any value.
+    """Check that `values` is an object whose fields have the given kinds, and return it.
 
-    Raises: ValueError, which names the field, if it is no object, lacks a required field or has another kind.
+    Fields that are not named in `required` or `optional` may have any value.
+
+    Raises: ValueError if it is not an object; or if a required field is missing or a field has another kind, with the
+      name of the field.
     """
     if not isinstance(values, dict):
         raise ValueError(f"expected an object, got {in_words(values)}")

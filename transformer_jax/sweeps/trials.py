@@ -141,7 +141,9 @@ def trained_once(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _training_of(config: ExperimentConfig) -> ExperimentConfig:
-    """Return the config without the fields that do not affect training: configs that agree in it train identically."""
+    """Return the config with all fields that do not affect training set to their defaults.
+
+    If two configs have the same result, they train identically."""
     if best_metric(config).needs_generation:  # then decoding decides which checkpoints are kept
         return config
     return dataclasses.replace(config, decode=DecodeConfig(), evaluation=EvaluationConfig())

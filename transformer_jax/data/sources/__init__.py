@@ -69,7 +69,9 @@ def why_unread(path: str | Path) -> str:
 
 
 def format_of(path: str) -> str | None:
-    """Return the format of a file that has both sides, by its suffix, also before .gz; None for another suffix.
+    """Return the format of a file that has both sides, from its suffix; None if no format has this suffix.
+
+    A final `.gz` is ignored.
 
     Raises: DataError for a table in an unknown format, such as CSV.
     """

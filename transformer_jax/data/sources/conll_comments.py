@@ -39,11 +39,13 @@ def cells_of(line: str) -> list[str]:
 
 
 def width_of(lines: Callable[[], Iterable[str]], tag_column: int) -> Width:
-    """Return the columns of the first line with a word; a line that begins with # counts only if all lines do.
+    """Return the number of columns, and the line number, of the first line with a word.
+
+    Lines that begin with # are skipped. If all lines begin with #, the first one that is not a comment is used.
 
     Args:
-      lines: returns the lines of the file; called again when a line asks for the tags of the others. tag_column: place
-        of the chosen tags, from 1; 0 for the last column.
+      lines: returns the lines of the file; called again when the tags of the other lines are needed.
+      tag_column: the column of the chosen tags, counted from 1; 0 for the last column.
     """
     of_hash = Width(0, 0)
     for number, line in enumerate(lines(), 1):

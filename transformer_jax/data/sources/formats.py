@@ -175,10 +175,11 @@ class _PerLine(Format):
 
     @abc.abstractmethod
     def pick(self, numbered: Iterator[tuple[int, str]]) -> Callable[[str], Sequence[str]]:
-        """Return the function from a line to its values; it raises ValueError with the problem.
+        """Return a function that returns the values of a line.
 
         Args:
-          numbered: the lines of the file with their numbers; a header is taken from them.
+          numbered: the lines of the file with their numbers; if the format has a header line, it is read from them.
+        Raises: ValueError if the columns or the header are wrong. The function raises ValueError for a wrong line.
         """
 
 

@@ -46,7 +46,7 @@ class CharTokenizer(ModelBytes):
                 raise ValueError("it is incomplete")
             characters = parse_json(self._model_bytes.removeprefix(CHARACTERS_MAGIC))
             if not isinstance(characters, str) or not characters or list(characters) != sorted(set(characters)):
-                raise ValueError("it is not a text of different characters in order")
+                raise ValueError("expected a JSON string of different characters, sorted by code point")
             codes = _code_points(characters)
         except (ValueError, RecursionError) as error:
             raise DataError(f"tokenizer: the list of characters is damaged: {error}") from error
@@ -143,8 +143,8 @@ def train_characters(texts: Iterable[str], vocab_size: int) -> CharTokenizer:
     characters = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:room])
     if unknown := counts.total() - sum(counts[character] for character in characters):
         _log.warning(
-            "model.vocab_size=%d: %d of %d different characters have no id, %.2g %% of the training text; they are "
-            "read as <unk>",
+            "model.vocab_size=%d: %d of %d different characters get no id and are read as <unk>; they make up "
+            "%.2g %% of the training text",
             vocab_size,
             len(counts) - room,
             len(counts),

@@ -49,9 +49,9 @@ class PieceKind(enum.Enum):
 class NormalizerSpec(NamedTuple):
     """How a model changes text before it cuts it.
 
-    character_rules: the table by which characters are replaced; empty if none is. adds_space: one space is added in
-    front of every text, or with space_behind at its end. squeezes_spaces: spaces at both ends and behind another are
-    removed. escapes_spaces: spaces are written `SPACE`.
+    character_rules: the table that replaces characters; empty if there is none. adds_space: a space is added before
+    every text, or after it if `space_behind` is set. squeezes_spaces: spaces at both ends are removed, and several
+    spaces in a row become one. escapes_spaces: every space is replaced by `SPACE`.
     """
 
     character_rules: bytes

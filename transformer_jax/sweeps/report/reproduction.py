@@ -101,7 +101,7 @@ def _num_trials(results: StudyResults) -> int:
 
 
 def _draws_these(results: StudyResults, overrides: Mapping[str, Any]) -> bool:
-    """Return whether a random search draws these variants now; True for other searches."""
+    """Return whether a random search, if run now, draws all variants of the results; True for other searches."""
     if results.search.name != "random":
         return True
     space = Space(results.study, overrides)

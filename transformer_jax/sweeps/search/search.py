@@ -60,7 +60,7 @@ class Search(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether no more trials come, given the trials that have ended so far."""
+        """Whether the search has no more trials to return, given the trials that have ended so far."""
         ...
 
     def next(self, standings: Sequence[Standing]) -> list[Trial]:

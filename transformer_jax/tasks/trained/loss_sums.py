@@ -35,7 +35,7 @@ class LossHyper(NamedTuple):
 
 
 class SplitLoss(NamedTuple):
-    """A config as the part that determines the program of a loss, and the scalars that are its arguments."""
+    """A config, split into the part that determines the program of a loss and the scalars that the program takes."""
 
     static: LossStatic
     hyper: LossHyper

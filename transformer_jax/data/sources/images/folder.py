@@ -42,8 +42,8 @@ def image_folder(config: DataConfig) -> ImageSource:
     unknown = [path for paths in folders.values() for path in paths if known and path.name not in known]
     if unknown:
         raise DataError(
-            f"{unknown[0]} is the folder of a label that the training set, of {len(known)} labels, lacks"
-            f"{nearest(unknown[0].name, known)}; rename or remove it, or add images of it for training"
+            f"{unknown[0]}: the label of this folder is not one of the {len(known)} labels of the training set"
+            f"{nearest(unknown[0].name, known)}; rename or remove the folder, or add training images with this label"
         )
     return ImageSource(config, splits)
 
