@@ -33,8 +33,8 @@ def open_checkpoint(path: Path | str, higher_is_better: Callable[[Mapping[str, A
         `training.best_metric`; or a copy of a checkpoint anywhere, with any name.
       higher_is_better: returns the direction of `training.best_metric` for the config in a checkpoint's record.
 
-    A damaged checkpoint that is better than the best, or may be, is named in a warning.
-
+    Returns: the store; and the step if the path names one checkpoint, or None for the newest good one. A damaged
+      checkpoint that is or may be better than the best is named in a warning.
     Raises:
       CheckpointError: there is no checkpoint; the message says what was found instead.
     """

@@ -141,7 +141,7 @@ def resumable_record(record: Any) -> dict[str, Any]:
     try:
         return expect(run_record(record), _RESUME_FIELDS)
     except ValueError as error:
-        raise CheckpointError(f"{RECORD}: has not what a resume needs: {error}") from error
+        raise CheckpointError(f"{RECORD}: lacks what a resume needs: {error}") from error
 
 
 def seal(folder: Path, record: bytes, side_files: Mapping[str, bytes]) -> None:

@@ -36,7 +36,7 @@ _BYTES_AND_SPECIALS = 256 + 4
 
 
 class PieceKind(enum.Enum):
-    """What a piece is, with the numbers of SentencePiece's files."""
+    """The kinds of pieces, with their numbers in SentencePiece's files."""
 
     NORMAL = 1
     UNKNOWN = 2

@@ -1,4 +1,4 @@
-"""What a search keeps in the work directory: which search it is, Optuna's database, and the lock of the sweep."""
+"""The files of a search in the work directory: its name and options, Optuna's database, and the lock of the sweep."""
 
 from __future__ import annotations
 

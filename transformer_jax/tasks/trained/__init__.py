@@ -1,1 +1,1 @@
-"""What a user gets: trained models that translate, continue and fill texts, and predict."""
+"""Trained models for users: they translate, continue and fill texts, and predict."""
