@@ -151,7 +151,7 @@ class BatchPlan:
 
     The shape of batch `step` depends on the corpus, the limits and the epoch alone, so runs with other seeds have the
     same shapes at the same steps. The examples of the batch also depend on the seed. Only the order of the current
-    epoch is held in memory.
+    epoch is kept in memory.
 
     Args:
       lengths: of the training split's examples. arrays: makes a batch.

@@ -28,7 +28,7 @@ class PackedPlan(OneShape):
 
     The lengths of the examples that share a row are chosen once, from the lengths alone. Every epoch shuffles examples
     of equal lengths, and the rows that share a batch; both depend on the seed and the epoch. Only the order of the
-    current epoch is held in memory: three int32 arrays with one number per example.
+    current epoch is kept in memory: three int32 arrays with one number per example.
 
     Args:
       lengths: of the training split's examples. arrays: makes a batch.
