@@ -1,9 +1,10 @@
 """The modules outside this package that may be imported because a value names them, as `MODULE:OBJECT`.
 
-Flags, config files in Python, the study.py of `--study` and configs that a program makes are trusted. A file that is read (a checkpoint, a work directory, a prepared dataset) may come from somebody else, so the
-modules that it names are imported only if the user trusts them: with `--trust`, with the argument `trust` of a
-function, or with the environment variable. In a program, as opposed to a command, what it has imported itself is
-trusted too. Trust lasts until the program or the command ends: a module that was imported once stays imported.
+Flags, config files in Python, the study.py of `--study` and configs that a program makes are trusted. A file that is
+read (a checkpoint, a work directory, a prepared dataset) may come from somebody else, so the modules that it names are
+imported only if the user trusts them: with `--trust`, with the argument `trust` of a function, or with the environment
+variable. In a program, as opposed to a command, what it has imported itself is trusted too. Trust lasts until the
+program or the command ends: a module that was imported once stays imported.
 """
 
 from __future__ import annotations
