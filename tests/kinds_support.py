@@ -68,9 +68,9 @@ KINDS: dict[str, Kind] = {
         {"name": "classification", "num_labels": 2, "pooling": "last"}, _RECURRENT_DECODER, _TABLE
     ),
     "text to text": _labelled(
-        {"name": "translation"},
+        {"name": "text_to_text", "source_prefix": "film: "},
         BOTH,
-        _TABLE | {"label_names": "0=negative,1=positive", "input_template": "film: {inputs}"},
+        _TABLE | {"label_names": "0=negative,1=positive"},
     ),
     "tagging": Kind({"name": "tagging", "num_labels": 3, "chunks": True}, ENCODER, {"format": "conll"}),
     "recurrent tagging": _labelled(

@@ -124,7 +124,16 @@ LIFECYCLES = {
         learned="exact_match",
         uses=(Use(("predict", f"--text={json.dumps({'question': 'who saw it ?', 'context': FILM})}"), "dog\n"),),
     ),
-    "text to text": Lifecycle(TRANSLATION, lines=10, learned="exact_match"),
+    "text to text": Lifecycle(
+        {"loss", "perplexity", "exact_match", "rouge1", "rouge2", "rougeL", "empty", "unfinished", "baselines"},
+        lines=10,
+        learned="rougeL",
+        shown="best sentence (oracle)",
+        uses=(
+            Use(("generate", f"--text={FILM}"), "positive\n"),  # the prefix of training is put in front
+            Use(("compare", "{run}", "{run}/checkpoints/30", "--samples=50"), "(?s).*ROUGE-L.*"),
+        ),
+    ),
     "augmented images": Lifecycle(
         {"loss", "accuracy", "confusion"},
         lines=9,

@@ -51,7 +51,7 @@ def translated(monkeypatch):
     """Make the decoder right on half of a split, or less for other parameters; yield (split, beam_size) of calls."""
     calls, seen = [], []
 
-    def translations(task, evaluator, params, split):
+    def outputs(task, evaluator, params, split):
         model = fingerprint(evaluator.data.tokenizer, (evaluator.config.model, params))
         if model not in seen:
             seen.append(model)
@@ -61,7 +61,7 @@ def translated(monkeypatch):
         lines = [*targets[:right], *(f"12 {line}" for line in targets[right:])]
         return [LineOutputs(n, [Output(line, [], [], 0.0, True)]) for n, line in enumerate(lines, start=1)]
 
-    monkeypatch.setattr(Translation, "translations", translations)
+    monkeypatch.setattr(Translation, "outputs", outputs)
     return calls
 
 
@@ -218,7 +218,7 @@ def scored(tmp_path_factory):
     lines = [f"line {number}" for number in range(11)]
     translations = [LineOutputs(n, [Output(line, [], [], 0.0, True)]) for n, line in enumerate(lines, start=1)]
     scorer = Scorer.from_checkpoint(run)
-    with mock.patch.object(Translation, "translations", return_value=translations):
+    with mock.patch.object(Translation, "outputs", return_value=translations):
         scorer.score("test")
     return scorer, lines
 
@@ -283,10 +283,10 @@ def test_changed_translation_files_are_not_reused(scored, tmp_path, spoil):
 def test_lines_are_split_where_they_were_joined(run, translated, monkeypatch):
     text = "a\u2028b\x85c\rd"
     translation = LineOutputs(1, [Output(text, [], [], 0.0, True)])
-    monkeypatch.setattr(Translation, "translations", lambda *_: [translation] * 11)
+    monkeypatch.setattr(Translation, "outputs", lambda *_: [translation] * 11)
     first = compare([run, run])
     assert lines_of(run / "evaluation" / "test.txt") == ["a b c d"] * 11
-    monkeypatch.setattr(Translation, "translations", None)
+    monkeypatch.setattr(Translation, "outputs", None)
     assert compare([run, run]) == first
 
 

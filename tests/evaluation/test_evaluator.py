@@ -97,7 +97,7 @@ def test_a_learned_table_as_long_as_the_longest_pair(config, data):
     fits = replaced(config, "model", position_encoding="learned", max_length=longest)
     params = random_params(fits.model)
     assert losses(fits, data, params, "valid")["tokens"] == ids.lengths("targets").sum()
-    assert len(TRANSLATION.translations(Evaluator(fits, data), params, "valid")) == ids.num_examples
+    assert len(TRANSLATION.outputs(Evaluator(fits, data), params, "valid")) == ids.num_examples
     short = replaced(fits, "model", max_length=longest - 1)
     first = int(np.argmax(longest_of(ids) == longest))
     with pytest.raises(DataError, match=rf"split 'valid', example {first + 1}: {longest} tokens .*={longest - 1}"):
@@ -127,7 +127,7 @@ def fixed(monkeypatch, config, data):
         return pair_texts(list(Fixed.inputs), list(Fixed.targets), families)
 
     monkeypatch.setattr(type(data), "text", text)
-    monkeypatch.setattr(Translation, "translations", lambda *_: translated(Fixed.lines, unfinished=(2, 4)))
+    monkeypatch.setattr(Translation, "outputs", lambda *_: translated(Fixed.lines, unfinished=(2, 4)))
     return Evaluator(config, data)
 
 
@@ -158,7 +158,7 @@ class Tokens:
 @pytest.fixture
 def tokens(monkeypatch, config, data):
     monkeypatch.setattr(type(data), "text", lambda *_: pair_texts(["a", "b"], list(Tokens.targets)))
-    monkeypatch.setattr(Translation, "translations", lambda *_: translated(Tokens.lines, unfinished=()))
+    monkeypatch.setattr(Translation, "outputs", lambda *_: translated(Tokens.lines, unfinished=()))
     return Evaluator(replaced(config, "data", text_form="moses_bpe"), data)
 
 

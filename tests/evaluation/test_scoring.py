@@ -38,12 +38,12 @@ def folder(tmp_path):
 def some_right(monkeypatch):
     """Make the model right on the first half of every split."""
 
-    def translations(task, evaluator, params, split):
+    def outputs(task, evaluator, params, split):
         targets = evaluator.data.text(split).features["targets"]
         right = len(targets) // 2
         return translated([*targets[:right], *("12 " + line for line in targets[right:])], unfinished=(1, 2, 3))
 
-    monkeypatch.setattr(Translation, "translations", translations)
+    monkeypatch.setattr(Translation, "outputs", outputs)
 
 
 def test_every_split_but_train_is_scored(folder, capsys, some_right):

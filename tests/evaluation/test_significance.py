@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from transformer_jax.errors import DataError
-from transformer_jax.evaluation import significance
-from transformer_jax.evaluation.significance import compare_statistics, paired_bootstrap_of_sums
+from transformer_jax.evaluation.significance import compare_statistics
+from transformer_jax.tasks.metrics import bootstrap
+from transformer_jax.tasks.metrics.bootstrap import paired_bootstrap_of_sums
 from transformer_jax.tasks.metrics.text_bootstrap import paired_bootstrap
 from transformer_jax.tasks.task import TASKS
 
@@ -27,7 +28,7 @@ def by_hand(systems, samples, seed):
 
 @pytest.mark.parametrize("together", [1 << 22, 7 * COUNT])
 def test_the_numbers_are_the_formula(monkeypatch, together):
-    monkeypatch.setattr(significance, "_DRAWN_TOGETHER", together)
+    monkeypatch.setattr(bootstrap, "_DRAWN_TOGETHER", together)
     samples, seed = 60, 7
     whole, drawn = by_hand(RIGHT, samples, seed)
     found = paired_bootstrap_of_sums(RIGHT, percent, samples, seed)

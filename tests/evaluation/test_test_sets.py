@@ -22,10 +22,10 @@ OF_PLACE = {"split", "corpus", "input", "reference", "checksum"}
 def run(tmp_path, monkeypatch):
     """A trained run; its model translates by repeating the source."""
 
-    def translations(task, evaluator, params, split):
+    def outputs(task, evaluator, params, split):
         return translated(evaluator.data.text(split).features["inputs"])
 
-    monkeypatch.setattr(Translation, "translations", translations)
+    monkeypatch.setattr(Translation, "outputs", outputs)
     return copy_of_trained(tmp_path / "copy") / "run"
 
 

@@ -8,16 +8,17 @@ from collections.abc import Iterator
 
 from transformer_jax.config.decode import GENERATING
 from transformer_jax.config.fields import choice, field, number
+from transformer_jax.config.task import SOURCE_TO_TARGET
 
 IMAGE_SOURCES = ("shapes", "image_folder", "npz", "tfds_images")
 """Sources of images; the other ones of this package have texts."""
 _SPLIT_BY_USER = {"data.source": ("text", "tfds", "image_folder", "npz", "tfds_images")}
 _FILES_OR_TFDS = {"data.source": ("text", "tfds")}
 _WITH_INPUTS = (
-    *("translation", "language_model", "classification"),
+    *(*SOURCE_TO_TARGET, "language_model", "classification"),
     *("masked_lm", "span_corruption", "denoising"),
 )
-_WITH_LABELS = ("translation", "classification", "tagging", "images")
+_WITH_LABELS = (*SOURCE_TO_TARGET, "classification", "tagging", "images")
 _WITH_FEATURES = {"data.source": ("text", "tfds", "tfds_images")}
 _OF_IMAGES = {"data.source": IMAGE_SOURCES}
 _TOKENS = {"model.inputs": ("tokens",)}
@@ -221,7 +222,7 @@ class DataConfig:
         False,
         "one tokenizer for source texts and one for target texts, with model.source_vocab_size and model.vocab_size "
         "ids; needs model.share_embeddings=false",
-        read_by={"task.name": ("translation",)},
+        read_by={"task.name": SOURCE_TO_TARGET},
     )
     vocabulary_file: str = field(
         "",

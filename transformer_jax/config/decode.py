@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Iterator
 
 from transformer_jax.config.fields import Choices, DerivedFloat, DerivedStr, choice, field, number
+from transformer_jax.config.task import SOURCE_TO_TARGET
 
 # Samples of an input share its row of the cache, and each one masks the tokens of the others. So W samples together
 # cost W^2.
 SAMPLES_TOGETHER = 8
 
-GENERATING = {"task.name": ("translation", "language_model", "span_corruption", "denoising")}
+GENERATING = {"task.name": (*SOURCE_TO_TARGET, "language_model", "span_corruption", "denoising")}
 """The tasks that generate text. They read this section, as others like them do (`tasks.task.Task.generates`)."""
 
 _SEARCH = {"decode.method": ("search",)}

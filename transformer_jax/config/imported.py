@@ -5,7 +5,7 @@ import dataclasses
 from transformer_jax.config.data import DataConfig
 from transformer_jax.config.experiment import ExperimentConfig
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.config.task import TaskConfig
+from transformer_jax.config.task import SOURCE_TO_TARGET, TaskConfig
 from transformer_jax.config.training import TrainingConfig
 
 
@@ -23,5 +23,5 @@ def imported(model: ModelConfig, task: TaskConfig, resize: str) -> ExperimentCon
         data = DataConfig(max_length=length, batching="buckets", tokens_per_batch=4096)
         if task.name == "language_model":
             data = dataclasses.replace(data, packed_length=length, batching="packed")
-    smoothing = 0.1 if task.name == "translation" else 0.0
+    smoothing = 0.1 if task.name in SOURCE_TO_TARGET else 0.0
     return ExperimentConfig(model=model, task=task, data=data, training=TrainingConfig(label_smoothing=smoothing))

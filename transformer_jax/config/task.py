@@ -8,6 +8,9 @@ from typing import Self
 
 from transformer_jax.config.fields import DerivedBool, DerivedFloat, choice, field, number
 
+SOURCE_TO_TARGET = ("translation", "text_to_text")
+"""The tasks that predict a target text from a source text."""
+_TEXT_TO_TEXT = {"task.name": ("text_to_text",)}
 _LABELS = {"task.name": ("classification", "tagging", "images")}
 _POOLED = {"task.name": ("classification", "images")}
 _IMAGES = {"task.name": ("images",)}
@@ -56,7 +59,22 @@ class TaskConfig:
         ("causal", "prefix"),
         "of a decoder alone that translates, reading the source before it: the source's tokens attend to those before "
         "them, or to each other in both directions",
-        read_by={"task.name": ("translation",), "model.architecture": ("decoder_only",)},
+        read_by={"task.name": SOURCE_TO_TARGET, "model.architecture": ("decoder_only",)},
+    )
+    source_prefix: str = field(
+        "",
+        "text in front of every source in training, scoring and generation, such as 'summarize: ' (Raffel et al. 2020)",
+        read_by={"task.name": SOURCE_TO_TARGET},
+    )
+    rouge_stemmer: bool = field(
+        True, "ROUGE compares the stems of words (Porter 1980) in place of the words", read_by=_TEXT_TO_TEXT
+    )
+    best_reference: str = choice(
+        "each",
+        ("each", "rouge1"),
+        "of several references, the one that counts: each ROUGE score has its own best one, or that of the best "
+        "ROUGE-1 gives all scores (Cachola et al. 2020, code)",
+        read_by=_TEXT_TO_TEXT,
     )
     num_labels: int = number(
         2, "number of labels of the training split, which is the width of the head", 1, read_by=_LABELS

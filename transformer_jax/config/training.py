@@ -9,11 +9,12 @@ from typing import NamedTuple
 from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, field, number, rate
 from transformer_jax.config.model import TRANSFORMERS
 from transformer_jax.config.patterns import check_pattern
+from transformer_jax.config.task import SOURCE_TO_TARGET
 
 MAX_STEPS = 2**31 - 1  # steps are counted in int32
 
 _LANGUAGE_MODEL = {"task.name": ("language_model",)}
-_OVER_VOCABULARY = {"task.name": ("translation", "language_model", "masked_lm", "span_corruption", "denoising")}
+_OVER_VOCABULARY = {"task.name": (*SOURCE_TO_TARGET, "language_model", "masked_lm", "span_corruption", "denoising")}
 _JIT = {"parallel.launcher": ("jit",)}
 
 

@@ -114,6 +114,21 @@ class TextColumn(Column):
 
 
 @dataclasses.dataclass(frozen=True)
+class PrefixedTextColumn(TextColumn):
+    """Texts with the same text in front of each, `prefix`."""
+
+    prefix: str = ""
+
+    def training_text(self, value: Any) -> str:
+        """Return the text with its prefix."""
+        return self.prefix + value
+
+    def encode(self, values: Sequence[str], tokenizer: Tokenizer) -> EncodedTexts:
+        """Return the ids; errors as of `TextColumn`."""
+        return super().encode([self.prefix + value for value in values], tokenizer)
+
+
+@dataclasses.dataclass(frozen=True)
 class IdsColumn(Column):
     """Lists of ids or other integers from the source, unchanged."""
 

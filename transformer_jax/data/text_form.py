@@ -14,6 +14,7 @@ from collections.abc import Callable
 from transformer_jax.config import DataConfig
 
 _CONTINUATION = re.compile(r"@@(?:\s+|$)")
+_SENTENCE_END = re.compile(r"""(?<=[.!?])\s+|(?<=[.!?]["'\u201d\u2019)\]])\s+""")
 
 
 def join_subwords(text: str) -> str:
@@ -32,6 +33,14 @@ def detokenize(text: str, locale: str) -> str:
 def readable(text: str, data: DataConfig) -> str:
     """Return a target of a corpus, or the output of a model trained on it, as plain text."""
     return _READABLE[data.text_form](text, data.target_locale)
+
+
+def sentences_of(text: str) -> list[str]:
+    """Return the sentences of a text: they end at a full stop, a question or an exclamation mark before a space.
+
+    Closing quotes and brackets after the mark belong to the sentence. A text without such a mark is one sentence.
+    """
+    return _SENTENCE_END.split(text.strip())
 
 
 _READABLE = {

@@ -16,9 +16,9 @@ from transformer_jax.tasks.task import TASKS
 MOST_SECONDS = 20.0
 """Baselines that take longer to learn are left to `evaluate`."""
 _VALID = "valid"
-_METRICS = ("f1", "accuracy", "word_perplexity")
+_METRICS = ("f1", "accuracy", "word_perplexity", "rougeL")
 """The line shows the first one that the model and all baselines have."""
-_PAGES = {"language_model": "docs/language_models.md", "images": "docs/images.md"}
+_PAGES = {"language_model": "docs/language_models.md", "images": "docs/images.md", "text_to_text": "docs/summaries.md"}
 
 
 def baselines_of_validation(

@@ -71,7 +71,9 @@ def compare(
     for split in splits:
         if task.compares_outputs:
             outputs = [scorer.outputs(split) for scorer in scorers]
-            results[split] = task.compare_outputs(outputs, references[split] or [], samples, seed)
+            results[split] = task.compare_outputs(
+                scorers[0].loaded.config, outputs, references[split] or [], samples, seed
+            )
         else:
             statistics = [task.statistics(s.evaluator, s.loaded.params, split) for s in scorers]
             results[split] = compare_statistics(task, statistics, samples, seed)
@@ -89,7 +91,7 @@ def compare(
     return results
 
 
-def _references(split: str, names: Sequence[str], scorers: Sequence[Scorer]) -> list[str] | None:
+def _references(split: str, names: Sequence[str], scorers: Sequence[Scorer]) -> Sequence[Any] | None:
     """Return the references of a split, which must be the same for all; None if the task has no reference texts."""
     first, *others = (scorer.references(split) for scorer in scorers)
     for number, (name, other) in enumerate(zip(names[1:], others, strict=True), start=1):

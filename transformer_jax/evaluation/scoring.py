@@ -31,7 +31,7 @@ from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.fingerprint import fingerprint
 from transformer_jax.evaluation.loading import Loaded, load, of_training
 from transformer_jax.evaluation.table import print_confusions, print_table, print_types
-from transformer_jax.evaluation.task_baselines import TaskBaselines, check_has_baselines
+from transformer_jax.evaluation.task_baselines import TaskBaselines, check_has_baselines, has_free_baselines
 from transformer_jax.host.files import json_text, with_checksum, without_checksum, write_atomically
 from transformer_jax.host.kill_points import kill_point
 from transformer_jax.host.terminal import doing, say
@@ -61,18 +61,14 @@ def evaluate(
       splits: names; None means all but the training split.
       generate: also generate outputs, such as translations, score them and write them to SPLIT.txt. Otherwise, scores
         of outputs that the files already have of the same checkpoints stay in them.
-      baselines: also score the cheap baselines of the task, `task_baselines`.
+      baselines: also score the cheap baselines of the task, `task_baselines`. Those that learn nothing are always
+        scored with outputs.
       files: a test set to score in place of the corpus, which is then not opened.
       trust: as of `load`.
     Returns: metrics by split.
     Raises: CheckpointError, ConfigError as `load`; ConfigError if the task has no baselines; DataError if the corpus is
       not the checkpoint's or lacks a split.
     """
-    if baselines and files is not None:
-        raise ConfigError(
-            f"--baselines learn from the training split, and --input={files.input} does without the corpus; name the "
-            "file in data.test_sets, or leave out --baselines"
-        )
     scorer = Scorer.from_checkpoint(path, overrides, files, trust=trust, baselines=baselines)
     all_names = scorer.evaluator.data.source.split_names
     names = [name for name in all_names if name != "train"] if splits is None else list(splits)
@@ -126,6 +122,11 @@ class Scorer:
         _check_one_output(loaded.config)
         if baselines:
             check_has_baselines(loaded.config)
+            if files is not None and not has_free_baselines(loaded.config):
+                raise ConfigError(
+                    f"--baselines learn from the training split, and --input={files.input} does without the corpus; "
+                    "name the file in data.test_sets, or leave out --baselines"
+                )
         _say_steps(loaded)
         columns = TASKS[loaded.config.task.name].columns(loaded.config)
         has_targets = any(column.feature not in _ONLY_TEXT for column in columns)
@@ -135,7 +136,9 @@ class Scorer:
         )
         if source is None:
             _check_corpus(loaded, data)
-        of_task = TaskBaselines(loaded.config, data, loaded.workdir / "evaluation" / "baselines") if baselines else None
+        of_task = None
+        if baselines or has_free_baselines(loaded.config):
+            of_task = TaskBaselines(loaded.config, data, loaded.workdir / "evaluation" / "baselines")
         scorer = cls(loaded, Evaluator(loaded.config, data), loaded.folder("evaluation"), files, of_task)
         if files is not None:
             scorer._check_name(files.name)
@@ -189,7 +192,7 @@ class Scorer:
         finally:
             self.evaluator.forget()  # a copy of the parameters on one device; `compare` loads several checkpoints
         metrics |= scores.metrics
-        if self.baselines is not None:
+        if self.baselines is not None and (generate or not has_free_baselines(self.loaded.config)):
             metrics["baselines"] = self.baselines.scores(split)
         file, text = self._files(split)
         kept = {}
@@ -204,7 +207,7 @@ class Scorer:
         _write_scores(file, metrics | kept)
         return metrics
 
-    def references(self, split: str) -> list[str] | None:
+    def references(self, split: str) -> Sequence[Any] | None:
         """Return the task's references of a split."""
         return self.evaluator.task.references(self.loaded.config, self.evaluator.data, split)
 

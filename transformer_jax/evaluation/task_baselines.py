@@ -6,8 +6,10 @@
 | `images` | majority label |
 | `tagging` | the most frequent tag of every word |
 | `language_model` | unigram and 5-gram models with Kneser-Ney smoothing, over words; a 5-gram one over tokens |
+| `text_to_text` | the first sentence of the source, and the one with the best ROUGE-1, which the references choose |
 
-They learn from the whole training split, also from examples that training leaves out because of their length.
+They learn from the whole training split, also from examples that training leaves out because of their length. Those of
+`text_to_text` learn nothing.
 
 WORKDIR/evaluation/baselines/SPLIT.json has the scores of a split and what they depend on. Checkpoints of a work
 directory share it.
@@ -29,6 +31,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.datasets import Data
+from transformer_jax.data.text_form import sentences_of
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation.kneser_ney import KneserNey
 from transformer_jax.evaluation.label_baselines import (
@@ -50,6 +53,7 @@ from transformer_jax.tasks.images import TOP
 from transformer_jax.tasks.label_prediction import KINDS
 from transformer_jax.tasks.metrics.chunks import count_chunks
 from transformer_jax.tasks.metrics.labels import class_counts, precision_recall_f1
+from transformer_jax.tasks.metrics.rouge import example_scores, rules_of
 from transformer_jax.tasks.task import TASKS, TRAIN
 from transformer_jax.tasks.token_prediction import exponential
 
@@ -80,6 +84,11 @@ def why_no_baselines(config: ExperimentConfig) -> str:
     return ""
 
 
+def has_free_baselines(config: ExperimentConfig) -> bool:
+    """Return whether the task has baselines that learn nothing, which are beside every score of outputs."""
+    return config.task.name in _BASELINES and not _BASELINES[config.task.name].learns
+
+
 @dataclasses.dataclass(frozen=True)
 class TaskBaselines:
     """The baselines of a task on one corpus. folder: of the files of scores."""
@@ -89,9 +98,9 @@ class TaskBaselines:
     folder: Path
 
     def __post_init__(self) -> None:
-        """Raise ConfigError as `check_has_baselines`, and DataError if there is no training split."""
+        """Raise ConfigError as `check_has_baselines`, and DataError if the split from which they learn is missing."""
         check_has_baselines(self.config)
-        if TRAIN not in self.data.source.split_names:
+        if not has_free_baselines(self.config) and TRAIN not in self.data.source.split_names:
             raise DataError("--baselines: the corpus has no split train, from which the baselines learn")
 
     def scores(self, split: str) -> Rows:
@@ -137,6 +146,7 @@ class TaskBaselines:
                 "columns": [column.key for column in TASKS[task.name].columns(self.config)],
                 "labels": self.data.labels,
                 "tokenizer": self.data.tokenizer.sha256 if task.name == "language_model" else "",
+                **({"rules": rules_of(task).signature} if task.name == "text_to_text" else {}),
                 "corpus": source.fingerprint(),
                 "split": split,
                 "split_corpus": source.fingerprint(split),
@@ -306,6 +316,29 @@ def _language_model(config: ExperimentConfig, data: Data) -> Callable[[str], Row
     return score
 
 
+def _text_to_text(config: ExperimentConfig, data: Data) -> Callable[[str], Rows]:
+    """Return the function that scores a split."""
+    rules = rules_of(config.task)
+
+    def score(split: str) -> Rows:
+        features = data.text(split).features
+        documents = features.get("sentences") or [sentences_of(text) for text in features["inputs"]]
+        references = TASKS["text_to_text"].references(config, data, split) or []
+        chosen = {
+            "lead sentence": [sentences[0] for sentences in documents],
+            "best sentence (oracle)": [
+                sentences[example_scores(sentences, [texts] * len(sentences), rules)["rouge1"].argmax()]
+                for sentences, texts in zip(documents, references, strict=True)
+            ],
+        }
+        return {
+            name: {metric: 100.0 * values.mean() for metric, values in example_scores(x, references, rules).items()}
+            for name, x in chosen.items()
+        }
+
+    return score
+
+
 # Time.
 
 
@@ -331,11 +364,12 @@ class _Baselines(NamedTuple):
     """The baselines of a task.
 
     learn: learns them from the training split and returns the function that scores a split. seconds: returns about how
-    long `learn` takes on one core.
+    long `learn` takes on one core. learns: whether `learn` reads the training split at all.
     """
 
     learn: Callable[[ExperimentConfig, Data], Callable[[str], Rows]]
     seconds: Callable[[ExperimentConfig, Data], float]
+    learns: bool = True
 
 
 _BASELINES = {
@@ -343,5 +377,6 @@ _BASELINES = {
     "images": _Baselines(_images, lambda config, data: 0.0),
     "tagging": _Baselines(_tagging, _seconds_of_tagging),
     "language_model": _Baselines(_language_model, _seconds_of_language_model),
+    "text_to_text": _Baselines(_text_to_text, lambda config, data: 0.0, learns=False),
 }
 """By the name of the task."""

@@ -99,7 +99,7 @@ class Scores(NamedTuple):
 
 
 class SystemScore(NamedTuple):
-    """One system's score in one metric, under a paired bootstrap; evaluation/significance.py has the definitions.
+    """One system's score in one metric, under a paired bootstrap; metrics/bootstrap.py has the definitions.
 
     mean: over the draws. interval: half the width of the 95 % interval of a draw's score. difference: to the first
     system. always_equal: whether its score equals that of the first system on every draw, which makes the p-value
@@ -389,10 +389,11 @@ class Task(abc.ABC):
         """
         raise ConfigError(f"task.name='{config.task.name}' does not predict labels, tags or answers")
 
-    def references(self, config: ExperimentConfig, data: Data, split: str) -> list[str] | None:
-        """Return the reference of every example as text; `compare` uses it to check that two corpora are the same.
+    def references(self, config: ExperimentConfig, data: Data, split: str) -> Sequence[Any] | None:
+        """Return the reference of every example, a text or a list of texts.
 
-        None if there is no such text; the whole corpora must then be equal.
+        `compare` uses it to check that two corpora are the same. None if there is no such text; the whole corpora must
+        then be equal.
         """
         return None
 
@@ -405,7 +406,12 @@ class Task(abc.ABC):
         return self.means(sums)
 
     def compare_outputs(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str], samples: int, seed: int
+        self,
+        config: ExperimentConfig,
+        systems: Sequence[Sequence[str]],
+        references: Sequence[Any],
+        samples: int,
+        seed: int,
     ) -> PairedBootstrap:
         """Return the paired bootstrap of each system's outputs; only called if `compares_outputs`."""
         raise NotImplementedError(f"{type(self).__name__} compares statistics, not outputs")
@@ -436,6 +442,7 @@ TASKS: Registry[Task] = Registry(
     Task,
     {
         "translation": "transformer_jax.tasks.translation:Translation",
+        "text_to_text": "transformer_jax.tasks.text_to_text:TextToText",
         "language_model": "transformer_jax.tasks.language_model:LanguageModelTask",
         "classification": "transformer_jax.tasks.classification:Classification",
         "tagging": "transformer_jax.tasks.tagging:Tagging",

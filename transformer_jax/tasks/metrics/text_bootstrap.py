@@ -1,4 +1,4 @@
-"""sacreBLEU's paired bootstrap of translations; evaluation/significance.py defines its numbers."""
+"""sacreBLEU's paired bootstrap of translations; bootstrap.py defines its numbers."""
 
 from __future__ import annotations
 

@@ -49,10 +49,13 @@ class SourceGenerator(TextGenerator):
     """
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each source text, with end-of-sequence, as the encoder reads them; see `encode`."""
+        """Return the ids of each source text as the encoder reads them; see `encode`.
+
+        `task.source_prefix` is in front, and end-of-sequence at the end.
+        """
         check_several("texts", texts)
         tokenizer = self.tokenizer.source
-        ids, offsets = tokenizer.encode_batch(texts)
+        ids, offsets = tokenizer.encode_batch([self.config.task.source_prefix + text for text in texts])
         eos = tokenizer.special_ids.required("eos")
         return [[*ids[a:b].tolist(), eos] for a, b in itertools.pairwise(offsets)]
 
