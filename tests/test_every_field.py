@@ -258,6 +258,7 @@ DATA = {
     "num_eval_pairs": (embedded, 20, 30),
     "dataset": (tfds_dataset, "wmt14_translate/de-en", "wmt14_translate/fr-en"),
     "format": (first_pair, "tsv", "jsonl"),
+    "text_lists": (first_pair, False, True),
     "input_feature": (first_pair, None, "it"),
     "target_feature": (first_pair, None, "it"),
     "second_feature": (with_second, "", "3"),

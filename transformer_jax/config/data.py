@@ -114,6 +114,12 @@ class DataConfig:
         "1.1, or PREFIX.txt with documents without targets; plain or .gz; data/sources/formats.py",
         read_by={"data.source": ("text",)},
     )
+    text_lists: bool = field(
+        False,
+        "`jsonl`: the input may be a list of texts, such as the sentences of a document, and the target a list of "
+        "references; the input is then the texts joined by spaces",
+        read_by={"data.format": ("jsonl",)},
+    )
     encoding: str = choice(
         "utf-8", ("utf-8", "latin-1"), "`text`: encoding of the files", read_by={"data.source": ("text",)}
     )
@@ -321,6 +327,9 @@ class DataConfig:
             yield f"label_names={self.label_names!r}: {error}"
         if self.input_template and "{inputs}" not in self.input_template:
             yield f"input_template={self.input_template!r}: expected {{inputs}} in it"
+        for name in ("second_feature", "coarse_labels", "label_names"):
+            if self.text_lists and (value := getattr(self, name)):
+                yield f"{name}={value!r} cannot be used with text_lists=true"
         try:
             parse_test_sets(self.test_sets)
         except ValueError as error:

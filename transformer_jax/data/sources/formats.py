@@ -16,7 +16,10 @@ skipped, and so are comments; see `conll_comments`. In `conllu`, lines that begi
 words (3-4) and nodes without text (8.1) are skipped.
 
 All have the features `inputs` and `targets`, texts; a label is the text of `targets`. With `data.second_feature`, `tsv`
-and `jsonl` also have `second`. Sentences of tagged words have `words` and `tags`, lists of equal length, and are joined
+and `jsonl` also have `second`. With `data.text_lists`, `jsonl` also has `sentences`, the texts of the input without
+blank ones (a list of one for an input that is one text), and `references`, the texts of the target; `inputs` is the
+sentences, joined by spaces, and `targets` is the first reference. All four are without spaces at their ends. Sentences
+of tagged words have `words` and `tags`, lists of equal length, and are joined
 by spaces in `inputs` and `targets`. Questions have `questions`, `contexts`, `answers` (a list of texts), and
 `answer_starts` (the places of their first characters); `targets` is the first answer, and `inputs` is
 "question: ... context: ...".
@@ -45,6 +48,8 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _UNDECODED = re.compile("[\udc80-\udcff]")
 _PAIR = ("inputs", "targets")
 _TAGGED = ("inputs", "targets", "words", "tags")
+_LISTS = {"inputs": "sentences", "targets": "references"}
+"""With `data.text_lists`, the feature with the list from which another feature is made."""
 _QUESTION = ("inputs", "targets", "questions", "contexts", "answers", "answer_starts")
 IGNORES_MISPLACED = {"error": False, "ignore": True}
 """By the values of `data.misplaced_answers`."""
@@ -163,7 +168,7 @@ class _PerLine(Format):
             raise _at(file, first[0][0], problems[0])
         for number, line in itertools.chain(first, numbered):
             try:
-                values = tuple(pick(checked_line(line)))
+                values = tuple(pick(checked_line(line)))[: len(self.names)]
             except ValueError as error:
                 yield Input(f"line {number}", None, str(error))
             else:
@@ -174,8 +179,8 @@ class _PerLine(Format):
         """Return the column that a line lacks, with those that it has; "" if it has all of them, or none at all."""
 
     @abc.abstractmethod
-    def pick(self, numbered: Iterator[tuple[int, str]]) -> Callable[[str], Sequence[str]]:
-        """Return a function that returns the values of a line.
+    def pick(self, numbered: Iterator[tuple[int, str]]) -> Callable[[str], Sequence[Any]]:
+        """Return a function that returns the values of a line, in the order of `features`.
 
         Args:
           numbered: the lines of the file with their numbers; if the format has a header line, it is read from them.
@@ -219,6 +224,13 @@ class _Jsonl(_PerLine):
     def __init__(self, config: DataConfig) -> None:
         self.default_names = (config.source_locale, config.target_locale)
         super().__init__(config)
+        self._keys = dict(zip(self.features, self.names, strict=True))
+        if config.text_lists:
+            self.features += tuple(_LISTS[feature] for feature in self._keys)
+
+    @property
+    def key(self) -> list[str]:
+        return [*super().key, *(["text_lists"] if self.config.text_lists else [])]
 
     def lacks_column(self, line: str) -> str:
         try:
@@ -228,8 +240,9 @@ class _Jsonl(_PerLine):
         keys = value if isinstance(value, dict) else {}
         return next((_no_key(name, keys) for name in self.names if keys and name not in keys), "")
 
-    def pick(self, numbered: Iterator[tuple[int, str]]) -> Callable[[str], Sequence[str]]:
-        return lambda line: _values(line, dict(zip(self.features, self.names, strict=True)))
+    def pick(self, numbered: Iterator[tuple[int, str]]) -> Callable[[str], Sequence[Any]]:
+        values = _values_and_lists if self.config.text_lists else _values
+        return lambda line: values(line, self._keys)
 
 
 class _Labelled(Format):
@@ -495,30 +508,75 @@ def _picked(cells: Sequence[str], columns: Sequence[int], names: Sequence[str]) 
 
 def _values(line: str, keys: dict[str, str]) -> list[str]:
     """Return the texts of an object by feature; a target may also be an integer or a truth value, as labels are."""
+    texts = []
+    for feature, key, value in _of_keys(line, keys):
+        if isinstance(value, list):
+            raise ValueError(f"{key!r} is a list; for lists of sentences and of references set data.text_lists=true")
+        texts.append(_checked_text(_label_text(value) if feature == "targets" else value, repr(key)))
+    return texts
+
+
+def _values_and_lists(line: str, keys: dict[str, str]) -> list[Any]:
+    """Return the texts of an object by feature, each made of a list, and then the lists; as of `data.text_lists`."""
+    texts, lists = [], []
+    for feature, key, value in _of_keys(line, keys):
+        is_input = feature == "inputs"
+        found = _texts(value, key, "text" if is_input else "reference", drop_blank=is_input)
+        texts.append(" ".join(found) if is_input else found[0])
+        lists.append(found)
+    return [*texts, *lists]
+
+
+def _texts(value: Any, key: str, item: str, drop_blank: bool) -> list[str]:
+    """Return the texts of a list, or one text as a list, without spaces at their ends.
+
+    Args:
+      item: what errors call an element. drop_blank: whether to leave out blank ones, which are an error otherwise.
+    """
+    if not isinstance(value, list):
+        return [_checked_text(value if drop_blank else _label_text(value), repr(key)).strip()]
+    if not value:
+        raise ValueError(f"{key!r} is an empty list")
+    kept = []
+    for number, text in enumerate(value, 1):
+        if not (drop_blank and isinstance(text, str) and not text.strip()):
+            kept.append(_checked_text(text, f"{key!r}: {item} {number} of {len(value)}").strip())
+    if not kept:
+        raise ValueError(f"{key!r} is a list of empty texts")
+    return kept
+
+
+def _of_keys(line: str, keys: dict[str, str]) -> Iterator[tuple[str, str, Any]]:
+    """Yield the features with their keys and the values that the object in a line has for them."""
     try:
         value = parse_json(line, check_text=False)
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")
-    texts = []
     for feature, key in keys.items():
         if key not in value:
             raise ValueError(_no_key(key, value))
-        text = value[key]
-        if feature == "targets" and isinstance(text, int):  # a truth value is an integer too
-            text = json.dumps(text)
-        if isinstance(text, float):
-            raise ValueError(f"{key!r} is a number, {text}, and not text; labels may be texts or integers")
-        if not isinstance(text, str):
-            raise ValueError(f"{key!r} is {type(text).__name__}, not text")
-        if not text.strip():
-            raise ValueError(f"{key!r} is empty")
-        # JSON escapes can contain characters that the file cannot.
-        if bad := _NO_TEXT.search(text):
-            raise ValueError(f"{key!r} has the character U+{ord(bad[0]):04X}, which is not text")
-        texts.append(text)
-    return texts
+        yield feature, key, value[key]
+
+
+def _label_text(value: Any) -> Any:
+    """Return the text of a label that is an integer or a truth value, which is an integer too; other values stay."""
+    return json.dumps(value) if isinstance(value, int) else value
+
+
+def _checked_text(text: Any, name: str) -> str:
+    """Return a value that is a text; raise ValueError, with its name, for another."""
+    if isinstance(text, float):
+        raise ValueError(f"{name} is a number, {text}, and not text; labels may be texts or integers")
+    if not isinstance(text, str):
+        raise ValueError(f"{name} is {type(text).__name__}, not text")
+    if not text.strip():
+        raise ValueError(f"{name} is empty")
+    # JSON escapes can contain characters that the file cannot.
+    if bad := _NO_TEXT.search(text):
+        raise ValueError(f"{name} has the character U+{ord(bad[0]):04X}, which is not text")
+    return text
 
 
 def _no_key(key: str, keys: Iterable[str]) -> str:

@@ -29,7 +29,8 @@ class InputFile:
     def key(self) -> list[str | None]:
         """Return everything but the content of the file that determines its inputs, as JSON."""
         of_format = (self.config.input_feature, self.config.second_feature or None)
-        return [self.config.format, *of_format, self.config.encoding]
+        lists = ["text_lists"] if self.config.text_lists and self.config.format == "jsonl" else []
+        return [self.config.format, *of_format, self.config.encoding, *lists]
 
     def num_examples(self) -> int | None:
         """Return the number of examples, or of lines with one more for the names of columns; None if it is unknown."""
