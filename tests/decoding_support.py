@@ -28,6 +28,7 @@ def constraints(
     repetition_penalty: float | None = None,
     ends: Ends = ENDS,
     no_repeat_ngram: int | None = None,
+    free_forced: bool | None = None,
 ) -> Constraints:
     """Return the rules of a search without a config."""
     return Constraints(
@@ -38,6 +39,7 @@ def constraints(
         np.bool_(force_end),
         repetition_penalty,
         None if no_repeat_ngram is None else np.int32(no_repeat_ngram),
+        None if free_forced is None else np.bool_(free_forced),
     )
 
 
@@ -132,7 +134,7 @@ def reference(log_probs_of, width, limit, rules, alpha, may_come, stops=True, en
         found = sorted(found, key=lambda h: -h.score)[: 2 * width]
         for hypothesis in found[: width if rules.end_among == "beam" else None]:
             at_limit = rules.cut_hypotheses == "compete" and steps + 1 == limit
-            if hypothesis.finished and (rules.early_stop == "bound" or num_ended < width or at_limit):
+            if hypothesis.finished and (rules.early_stop != "first" or num_ended < width or at_limit):
                 ended.append(hypothesis)
                 num_ended += 1
         ended = sorted(ended, key=lambda h: -ranked(h))[:width]
@@ -146,6 +148,8 @@ def reference(log_probs_of, width, limit, rules, alpha, may_come, stops=True, en
             bound = scores_of([live[0].score], limit, rules, alpha)
             if ranked(ended[rules.num_best - 1]) >= bound:
                 break
+        if rules.early_stop == "current" and live and len(ended) == width and ranked(ended[-1]) >= ranked(live[0]):
+            break
     found = ended + live
     if rules.cut_hypotheses == "compete":
         found = sorted(ended + (live if steps == limit else []), key=lambda h: -ranked(h))

@@ -183,7 +183,15 @@ USES = {
     "parallel.launcher": lambda _, value: make_launcher(changed("parallel.launcher", value), lambda *args: args, None),
     **{
         f"decode.{field}": lambda _, value, field=field: decode(field, value)
-        for field in ("method", "length_penalty", "early_stop", "end_among", "at_limit", "cut_hypotheses")
+        for field in (
+            "method",
+            "length_penalty",
+            "early_stop",
+            "end_among",
+            "at_limit",
+            "cut_hypotheses",
+            "forced_tokens",
+        )
     },
 }
 

@@ -503,6 +503,7 @@ DECODE = {  # values that must change outputs or their scores, and other fields 
         "compete",
         {"max_new_tokens": 2, "beam_size": 8, "end_among": "candidates", "length_penalty": "average"},
     ),
+    "forced_tokens": ("scored", "free", {"prefix_ids": "4,5"}),
     "forbidden_ids": ("", "4,5,6,7,8,9,10,11", {}),
     "prefix_ids": ("", "4,5", {}),
 }

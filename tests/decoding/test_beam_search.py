@@ -230,13 +230,16 @@ def check_against_reference(tables, max_lengths, rules, width, alpha, stops=True
     result, steps = search(tables, max_lengths, rules, width, alpha, **fields)
     all_steps = []
     for row, limit in enumerate(max_lengths):
+
+        def log_probs_of(ids, row=row, limit=limit):
+            at_end = fields.get("force_end") and len(ids) + 1 >= limit
+            if fields.get("free_forced") and (at_end or len(ids) < len(fields.get("prefix", ()))):
+                return np.zeros(VOCAB_SIZE)
+            penalty, size = fields.get("repetition_penalty", 1.0), fields.get("no_repeat_ngram")
+            return log_probs_by_history(tables[row], penalty, size, ids)
+
         expected, made = reference(
-            functools.partial(
-                log_probs_by_history,
-                tables[row],
-                fields.get("repetition_penalty", 1.0),
-                fields.get("no_repeat_ngram"),
-            ),
+            log_probs_of,
             width,
             limit,
             rules,
@@ -275,7 +278,10 @@ def combinations():
         yield pytest.param(penalty, end, stop, marks=() if (i + j + k) % 2 == 0 else pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("length_penalty", "end_among", "early_stop"), list(combinations()))
+CURRENT = [("average", "beam", "current"), pytest.param("gnmt", "candidates", "current", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("length_penalty", "end_among", "early_stop"), [*combinations(), *CURRENT])
 def test_equals_a_search_in_plain_python(length_penalty, end_among, early_stop):
     """The logits depend on all visible tokens, which must be the hypothesis's own after every reordering."""
     rules = Rules(length_penalty, end_among, early_stop, num_best=2)
@@ -309,6 +315,17 @@ def test_every_output_begins_with_the_prefix():
     result, _ = check_against_reference(make_tables(8, 1), max_lengths, rules, 3, 1.0, forbidden=(5,), prefix=(5, 2))
     assert (result.ids[..., :2] == (5, 2)).all()
     assert np.isfinite(result.scores).all()
+
+
+def test_a_free_prefix_and_a_free_forced_end_have_log_probability_0():
+    """Free tokens lengthen an output at no cost, so other outputs win."""
+    rules, limits, tables = Rules("average", "beam", "bound", 2), [LIMIT] * 24, make_tables(24, 1)
+    forced = {"prefix": (5, 2), "force_end": True}
+    free, _ = check_against_reference(tables, limits, rules, 3, 2.0, free_forced=True, **forced)
+    assert not free.log_probs[..., :2].any()
+    assert not free.log_probs[free.lengths == LIMIT, -1].any()
+    scored, _ = search(tables, limits, rules, 3, 2.0, **forced)
+    assert (free.ids[:, 0] != scored.ids[:, 0]).any()
 
 
 def test_a_prefix_with_eos_ends_the_search():

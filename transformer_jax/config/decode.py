@@ -39,8 +39,9 @@ class DecodeConfig:
     )
     early_stop: str = choice(
         "bound",
-        ("bound", "first"),
-        "bound: stop when no live hypothesis can win; first: stop when beam_size hypotheses have ended",
+        ("bound", "first", "current"),
+        "bound: stop when no live hypothesis can win; first: stop when beam_size hypotheses have ended; current: then, "
+        "but only if no live hypothesis would be among the best with its current length, as in Hugging Face",
         read_by=_SEARCH,
     )
     end_among: str = choice(
@@ -94,6 +95,13 @@ class DecodeConfig:
         ("last", "compete"),
         "hypotheses cut off at the length limit: below every ended one (last), or ranked by their scores (compete), as "
         "in Hugging Face",
+        read_by=_SEARCH,
+    )
+    forced_tokens: str = choice(
+        "scored",
+        ("scored", "free"),
+        "tokens that prefix_ids or at_limit=end forces: scored by the model (scored), or with log P = 0, as in Hugging "
+        "Face (free)",
         read_by=_SEARCH,
     )
     forbidden_ids: str = field("", "ids that no output contains, separated by commas")

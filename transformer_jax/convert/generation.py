@@ -12,6 +12,9 @@ _NOTHING_TO_SAY = ("seed", "length_penalty_alpha", "max_extra_length")
 """Fields that follow from others, or that say something about one run."""
 
 
+_EARLY_STOPPING = {"bound": "never", "first": True, "current": False}
+
+
 class Generation(NamedTuple):
     """Keys of generation_config.json, and the fields of `decode` that have no counterpart there, as messages."""
 
@@ -68,7 +71,7 @@ def _said(config: ModelConfig, decode: DecodeConfig) -> Iterator[tuple[str, dict
         return
     if decode.cut_hypotheses == "compete":
         yield "cut_hypotheses", {}
-    yield "early_stop", {"early_stopping": True if decode.early_stop == "first" else "never"}
+    yield "early_stop", {"early_stopping": _EARLY_STOPPING[decode.early_stop]}
     full = decode.resolved()
     if full.length_penalty != "gnmt":  # transformers does not have it
         alpha = full.length_penalty_alpha if full.length_penalty == "average" else 0.0

@@ -15,6 +15,8 @@ Implementations differ in three rules, which are named here. A hypothesis Y ends
 - `bound`: no live hypothesis can win. log P only falls, so a hypothesis cannot rank higher than its current log P at
   its maximum length (tensor2tensor).
 - `first`: W hypotheses have ended (fairseq).
+- `current`: W hypotheses have ended, and the best live one would rank below all of them if it ended with its current
+  length (Hugging Face, `early_stopping=False`). A longer one could still win if the length penalty is `average`.
 
 An input is also done when its hypotheses reach the length limit without an end.
 
@@ -187,6 +189,9 @@ def search(
         done = state.done | (state.hypotheses.length >= max_lengths) | jnp.isneginf(state.scores[:, 0])
         if rules.early_stop == "first":
             done = done | (state.num_ended >= state.scores.shape[1])
+        elif rules.early_stop == "current":
+            now = state.scores[:, 0] / penalty(rules, state.hypotheses.length, alpha)
+            done = done | (state.ended.scores[:, -1] >= now)
         elif rules.early_stop == "bound":
             bound = state.scores[:, 0] / penalty(rules, max_lengths, alpha)
             done = done | (state.ended.scores[:, rules.num_best - 1] >= bound)

@@ -27,6 +27,7 @@ class Constraints(NamedTuple):
       logits of one model, or averaged log probabilities of several.
     - no_repeat_ngram: int32 scalar n, or None: no n tokens in a row occur twice in prompt and output together. It needs
       `Hypotheses.runs`. The prefix and a forced end are exempt, and a position at which it would leave no token.
+    - free_forced: bool scalar, or None for False: whether the prefix and a forced end have the log probability 0.
     """
 
     end_id: ArrayLike
@@ -36,13 +37,14 @@ class Constraints(NamedTuple):
     force_end: ArrayLike
     repetition_penalty: ArrayLike | None = None
     no_repeat_ngram: ArrayLike | None = None
+    free_forced: ArrayLike | None = None
 
 
 class Proposal(NamedTuple):
     """The candidates for the next token.
 
-    logits: [B, W, V] float32, with the repetition penalty; their log softmax scores an output. allowed: see
-    `Allowed`. hypotheses: their cache includes their last tokens.
+    logits: [B, W, V] float32, with the repetition penalty and `free_forced`; their log softmax scores an output.
+    allowed: see `Allowed`. hypotheses: their cache includes their last tokens.
     """
 
     logits: Array
@@ -66,6 +68,10 @@ def propose(step: Step, hypotheses: Hypotheses, constraints: Constraints, max_le
         fresh = possible & ~repeating(hypotheses.runs, constraints.no_repeat_ngram, logits.shape[-1])
         free = ~_is_forced(constraints, hypotheses.length, max_lengths)[:, None, None]
         possible = jnp.where(free & fresh.any(-1, keepdims=True), fresh, possible)
+    if constraints.free_forced is not None:
+        forced = constraints.free_forced & _is_forced(constraints, hypotheses.length, max_lengths)[:, None, None]
+        # One token is possible, so its log softmax is 0.
+        logits = jnp.where(forced, jnp.where(possible, 0.0, -jnp.inf), logits)
     return Proposal(logits, possible, hypotheses)
 
 

@@ -88,6 +88,7 @@ def split_settings(decode: DecodeConfig, vocab_size: int, ends: Ends) -> SplitSe
             np.bool_({"cut": False, "end": True}[decode.at_limit]),
             np.float32(decode.repetition_penalty) if decode.repetition_penalty != 1.0 else None,
             np.int32(decode.no_repeat_ngram) if decode.no_repeat_ngram else None,
+            {"scored": None, "free": np.bool_(True)}[decode.forced_tokens],
         ),
         alpha=np.float32(decode.length_penalty_alpha),
         seed=np.uint32(decode.seed),
