@@ -393,7 +393,7 @@ def test_wrong_arguments(argv, message, capsys):
 
 def test_a_config_of_another_task_is_refused(whole, tmp_path, capsys):
     assert main(["convert", f"--from={whole}", f"--workdir={tmp_path / 'run'}", "--config=quickstart"]) == 2
-    assert "the config has task.name='translation'; GPT-2 needs 'language_model'" in capsys.readouterr().err
+    assert "task.name='translation': GPT-2 needs 'language_model'" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -264,6 +264,15 @@ def test_beam_search_in_which_cut_hypotheses_compete(family):
     assert 0 < np.asarray(found["compete"].finished).mean() < 1
 
 
+def test_the_stored_summaries_are_those_of_transformers():
+    """Ids and texts of tests/golden/summaries, made again."""
+    file = pathlib.Path(__file__).parent.parent / "golden" / "summaries" / "make.py"
+    spec = importlib.util.spec_from_file_location("summaries_make", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.text() == module.STORED.read_text(encoding="utf-8")
+
+
 def randomised(model, seed=0):
     torch.manual_seed(seed)
     with torch.no_grad():

@@ -89,7 +89,7 @@ def test_small_models_of_published_configs_are_read(name, tmp_path):
 UNREAD = {
     *("n_special", "predict_special_tokens", "n_ctx", "finetuning_task", "pruned_heads", "torchscript"),
     *("use_bfloat16", "output_past", "_num_labels", "add_bias_logits", "normalize_embedding", "classif_dropout"),
-    *("static_position_embeddings", "extra_pos_embeddings", "do_blenderbot_90_layernorm", "task_specific_params"),
+    *("static_position_embeddings", "extra_pos_embeddings", "do_blenderbot_90_layernorm"),
     *("_attn_implementation_autoset", "directionality", "pooler_fc_size", "pooler_num_attention_heads"),
     *("pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "prefix"),
 }

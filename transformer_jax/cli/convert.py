@@ -2,6 +2,7 @@
 
     transformer-jax convert --from=FOLDER --workdir=runs/gpt2
     transformer-jax convert --from=FOLDER --workdir=runs/gpt2 --config=wikitext2 --config.data.dir=wikitext-2
+    transformer-jax convert --from=FOLDER --workdir=runs/t5 --task=text_to_text
     transformer-jax convert --checkpoint=runs/language_model --to=FOLDER
 
 FOLDER has `config.json`, `model.safetensors` (or its shards and their index) and the files of a tokenizer, as
@@ -10,7 +11,9 @@ Neither torch nor transformers is needed. FOLDER may also be an .npz file of a V
 
 The work directory evaluates, generates and serves as `training.init_from`. Its corpus and its other settings are those
 of --config, whose model is replaced; by default the embedded corpus, or drawn shapes for a model of images. The numbers
-become float32.
+become float32. The folder's settings of generation become the section `decode`, unless --config has its own. For the
+task text_to_text, those of `task_specific_params.summarization` in config.json count, with their prefix;
+--task_params=NAME takes another entry.
 
 The folder is what transformers' `from_pretrained` loads: model, settings of generation, and tokenizer. A model that the
 family cannot express is refused, with the names of the fields.
@@ -35,6 +38,7 @@ from transformer_jax.cli.arguments import (
     switch,
     text,
 )
+from transformer_jax.config import DecodeConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
 from transformer_jax.host import exit_codes
@@ -49,6 +53,8 @@ def define(values: flags.FlagValues) -> None:
     path_flag(values, "from", "Hugging Face folder, or big_vision's .npz file, to read")
     path_flag(values, "workdir", "work directory to write; must not exist, or be empty")
     config_flag(values)
+    text(values, "task", "task of the model, such as text_to_text; default: that of --config, or the family's first")
+    text(values, "task_params", "entry of task_specific_params whose settings of generation and prefix are read")
     checkpoint_flag(values)
     path_flag(values, "to", "Hugging Face folder to write; must not exist, or be empty")
     text(values, "family", "family of the written folder, such as gpt2, bert or t5; default: the one that fits")
@@ -71,7 +77,11 @@ def run(arguments: Arguments) -> int:
 
 
 def _refuse_flags_of_the_other_way(values: flags.FlagValues, reads: bool) -> None:
-    others = ("checkpoint", "family", "dtype", "shard_mb", "without_tokenizer") if reads else ("workdir",)
+    others = (
+        ("checkpoint", "family", "dtype", "shard_mb", "without_tokenizer")
+        if reads
+        else ("workdir", "task", "task_params")
+    )
     for name in others:
         if values[name].present:
             way = "--checkpoint=... --to=FOLDER" if reads else "--from=FOLDER"
@@ -83,16 +93,26 @@ def _read(arguments: Arguments, source: str) -> int:
     if arguments.overrides and not spec:
         raise ConfigError("--config.FIELD overrides fields of a config file; give --config too")
     base = read_config(spec, arguments.overrides) if spec else None
+    task_name, params_of = arguments.flags.task, arguments.flags.task_params
+    if base is not None and task_name is not None:
+        raise ConfigError("--task is for convert without --config; give --config.task.name")
 
     from transformer_jax.convert.big_vision import SUFFIX, open_big_vision
     from transformer_jax.convert.folder import open_folder, write_workdir
 
-    folder = open_big_vision(Path(source)) if source.endswith(SUFFIX) else open_folder(source)
+    if source.endswith(SUFFIX):
+        if task_name or params_of:
+            raise ConfigError("--task and --task_params are for Hugging Face folders")
+        folder = open_big_vision(Path(source))
+    else:
+        folder = open_folder(source, base.task.name if base is not None else task_name, params_of)
     say(f"{folder.family.label}, {folder.num_parameters:,} parameters, {folder.files.nbytes / _MB:,.1f} MB")
     for warning in folder.warnings:
         say(f"warning: {warning}")
     with progress_bar("converting", folder.files.nbytes) as advance:
         write_workdir(folder, workdir, base, advance)
+    if base is not None and folder.decode != DecodeConfig() != base.decode:
+        say("the settings of generation are those of --config, not of the folder")
     if folder.ignored:
         say(f"ignored: {', '.join(folder.ignored)}; inspect --folder={source} says why")
     if untrained := folder.family.lacks:

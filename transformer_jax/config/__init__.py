@@ -44,7 +44,7 @@ from transformer_jax.config.sources import (
     short,
     without_effect,
 )
-from transformer_jax.config.task import TaskConfig
+from transformer_jax.config.task import SOURCE_TO_TARGET, TaskConfig
 from transformer_jax.config.training import (
     MAX_STEPS,
     EvaluationConfig,
@@ -62,6 +62,7 @@ __all__ = [
     "NORMS_OVER_BATCH",
     "RECURRENT",
     "SAMPLES_TOGETHER",
+    "SOURCE_TO_TARGET",
     "DataConfig",
     "DecodeConfig",
     "EvaluationConfig",

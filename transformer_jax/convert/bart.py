@@ -93,7 +93,7 @@ BART = Family(
     class_name="BartForConditionalGeneration",
     also=("BartModel", "BartForSequenceClassification"),
     architecture="encoder_decoder",
-    tasks=("translation", "denoising"),
+    tasks=("translation", "text_to_text", "denoising"),
     init="plain_normal",
     keys=(
         *SIZES,

@@ -12,7 +12,7 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,8 @@ from transformer_jax.config import DecodeConfig, ExperimentConfig, ModelConfig, 
 from transformer_jax.config.imported import imported
 from transformer_jax.convert import folder_config, folder_tensors
 from transformer_jax.convert.families import FAMILIES
-from transformer_jax.convert.generation import generation_settings
+from transformer_jax.convert.generation import generation_settings, task_params
+from transformer_jax.convert.generation_reading import read_generation
 from transformer_jax.convert.labels import label_keys, labels_of_config
 from transformer_jax.convert.preprocessor import preprocessor, read_preprocessor
 from transformer_jax.convert.special_ids import id_keys, special_ids_of
@@ -43,6 +44,7 @@ from transformer_jax.tasks.task import TASKS
 from transformer_jax.typing import Params
 
 CONFIG = "config.json"
+GENERATION = "generation_config.json"
 PREPROCESSOR = "preprocessor_config.json"
 Advance = Callable[[int], None]
 
@@ -51,9 +53,9 @@ class Pretrained(NamedTuple):
     """A model that was read from a folder.
 
     config: resolved. tokenizer: None if the folder has none. special_ids: those of the tokenizer; without one, those of
-    config.json. task: its name and the fields of its head. labels: their
-    names in the order of the outputs; empty for a head without labels. ignored: the keys and tensors that were not
-    needed, with the reasons.
+    config.json. task: its name, the fields of its head and the prefix of its sources. labels: their names in the order
+    of the outputs; empty for a head without labels. ignored: the keys and tensors that were not needed, with the
+    reasons. decode: the folder's settings of generation.
     """
 
     config: ModelConfig
@@ -63,13 +65,15 @@ class Pretrained(NamedTuple):
     labels: tuple[str, ...]
     ignored: dict[str, str]
     special_ids: SpecialIds = SpecialIds()
+    decode: DecodeConfig = DecodeConfig()
 
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
     """A Hugging Face folder whose config and headers have been read and checked.
 
-    resize: the value of `data.resize` with which images are scaled as there.
+    resize: the value of `data.resize` with which images are scaled as there. decode: the settings of generation.
+    prefixes: the texts that the model knows in front of a source, by the names of their tasks there.
     """
 
     path: Path
@@ -83,6 +87,8 @@ class Folder:
     warnings: tuple[str, ...] = ()
     resize: str = "squash"
     special_ids: SpecialIds = SpecialIds()
+    decode: DecodeConfig = DecodeConfig()
+    prefixes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def num_parameters(self) -> int:
@@ -99,14 +105,25 @@ class Folder:
         )
         params, ignored = tree_of(leaves), self.ignored | ignored
         return Pretrained(
-            self.config, params, self.tokenizer, self.task, self.labels, ignored, special_ids=self.special_ids
+            self.config,
+            params,
+            self.tokenizer,
+            self.task,
+            self.labels,
+            ignored,
+            special_ids=self.special_ids,
+            decode=self.decode,
         )
 
 
-def open_folder(path: Path | str) -> Folder:
+def open_folder(path: Path | str, task_name: str | None = None, params_of: str | None = None) -> Folder:
     """Read config, tokenizer and the headers of the tensors of a folder.
 
-    Raises: CheckpointError if a file is missing or damaged, or says something that our blocks cannot.
+    Args:
+      task_name: the task of the model; default: the first of its class. params_of: the entry of `task_specific_params`
+        in config.json with its settings of generation; see `read_generation`.
+    Raises: CheckpointError if a file is missing or damaged, or says something that our blocks cannot; ConfigError if
+      the class of the folder has no head for the task.
     """
     path = Path(os.path.expanduser(path))
     theirs, where = _read_config(path / CONFIG), str(path / CONFIG)
@@ -130,10 +147,26 @@ def open_folder(path: Path | str) -> Folder:
             ignored["eos_token_id"] = f"{theirs['eos_token_id']} there; here a text ends at {end}, by the tokenizer"
     ids = special_ids_of(theirs, config.vocab_size) if tokenizer is None else tokenizer.special_ids
     labels = labels_of_config(family, theirs, folder_tensors.rows_of_head(family, files), where)
-    task = folder_config.read_task(family, len(labels.names))
+    task = folder_config.read_task(family, len(labels.names), task_name)
     warnings = () if later is None else (later,)
     ignored |= labels.ignored
-    return Folder(path, family, config, files, tokenizer, task, labels.names, ignored, warnings, resize, ids)
+    folder = Folder(path, family, config, files, tokenizer, task, labels.names, ignored, warnings, resize, ids)
+    if family.has_decoder:
+        return _with_generation(folder, theirs, params_of)
+    if params_of is not None:
+        raise ConfigError(f"{path}: {family.label} generates no text; leave out the entry '{params_of}'")
+    return folder
+
+
+def _with_generation(folder: Folder, theirs: Mapping[str, Any], params_of: str | None) -> Folder:
+    """Return a folder with its settings of generation, and the reasons for those that are ignored."""
+    file = folder.path / GENERATION
+    generation = _read_config(file) if file.exists() else None
+    end = folder.special_ids.eos
+    found = read_generation(folder.config, end, theirs, generation, str(folder.path), folder.task.name, params_of)
+    task = folder.task if found.prefix is None else dataclasses.replace(folder.task, source_prefix=found.prefix)
+    ignored = {name: reason for name, reason in folder.ignored.items() if name not in found.used} | found.ignored
+    return dataclasses.replace(folder, task=task, decode=found.decode, prefixes=found.prefixes, ignored=ignored)
 
 
 def _chosen(classes: Sequence[Family], files: TensorFiles, where: str) -> Family:
@@ -169,9 +202,12 @@ def _check_tokenizer(path: Path, config: ModelConfig, tokenizer: Tokenizer) -> N
             raise CheckpointError(f"{path}: its {side}tokenizer has {num_ids} ids, its embedding only {rows} rows")
 
 
-def describe_folder(path: Path | str) -> dict[str, Any]:
-    """Return what would be read of a folder, as JSON values, without the numbers; raises as `Folder.load`."""
-    folder = open_folder(path)
+def describe_folder(path: Path | str, task_name: str | None = None, params_of: str | None = None) -> dict[str, Any]:
+    """Return what would be read of a folder, as JSON values, without the numbers; raises as `Folder.load`.
+
+    Arguments are those of `open_folder`.
+    """
+    folder = open_folder(path, task_name, params_of)
     ignored = folder.ignored | folder_tensors.unused_tensors(
         folder.family, folder.config, by_path(folder.shapes()), folder.files
     )
@@ -188,7 +224,17 @@ def describe_folder(path: Path | str) -> dict[str, Any]:
         "types": ", ".join(sorted({tensor.dtype for tensor in folder.files.tensors.values()})),
         "tokenizer": _described(tokenizer),
         "model": dataclasses.asdict(folder.config),
+        **({"decode": _set_fields(folder.decode)} if folder.family.has_decoder else {}),
+        **({"prefix": folder.task.source_prefix} if folder.task.source_prefix else {}),
         "ignored": ignored,
+    }
+
+
+def _set_fields(decode: DecodeConfig) -> dict[str, Any]:
+    return {
+        field.name: value
+        for field in dataclasses.fields(decode)
+        if (value := getattr(decode, field.name)) != field.default
     }
 
 
@@ -198,9 +244,9 @@ def _described(tokenizer: Tokenizer | None) -> str:
     return f"{kind_of(tokenizer)}, {sizes_text(tokenizer)} ids"
 
 
-def from_pretrained(path: Path | str) -> Pretrained:
-    """Return model, parameters and tokenizer of a Hugging Face folder; raises CheckpointError as `open_folder`."""
-    return open_folder(path).load()
+def from_pretrained(path: Path | str, task_name: str | None = None, params_of: str | None = None) -> Pretrained:
+    """Return what a Hugging Face folder holds; arguments and errors are those of `open_folder`."""
+    return open_folder(path, task_name, params_of).load()
 
 
 def save_pretrained(
@@ -249,9 +295,10 @@ def save_pretrained(
         texts[PREPROCESSOR] = preprocessor(config, resize)
     left_out = [*folder_config.not_written(chosen, config), *chosen.lacks]
     if chosen.architecture != "encoder_only":
-        settings = generation_settings(config, decode)
-        texts["generation_config.json"] = ids | settings.keys
+        settings = generation_settings(config, decode, ids.get("eos_token_id"))
+        texts[GENERATION] = ids | settings.keys
         left_out += settings.left_out
+        theirs |= task_params(task, settings.keys)
     if chosen.architecture == "encoder_decoder":
         theirs["forced_eos_token_id"] = None
     side_files = {}
@@ -306,6 +353,7 @@ def write_workdir(
             "config": config.to_dict(),
             "corpus": None,
             "converted": str(folder.path),
+            "prefixes": dict(folder.prefixes),
             "untrained": list(folder.family.lacks),
             "versions": library_versions(),
         }
@@ -321,12 +369,16 @@ def write_workdir(
 def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConfig:
     model, family = folder.config, folder.family
     assert folder.tokenizer is not None
-    base = imported(model, folder.task, folder.resize) if base is None else base
+    base = imported(model, folder.task, folder.resize, folder.decode) if base is None else base
     if base.task.name not in family.tasks:
         needed = " or ".join(f"'{name}'" for name in family.tasks)
         raise ConfigError(f"the config has task.name='{base.task.name}'; {family.label} needs {needed}")
     head = {*family.task_fields, *(("num_labels",) if family.has_labels else ())}
     task = dataclasses.replace(base.task, **{name: getattr(folder.task, name) for name in head})
+    if not task.source_prefix:
+        task = dataclasses.replace(task, source_prefix=folder.task.source_prefix)
+    if base.decode == DecodeConfig():
+        base = dataclasses.replace(base, decode=folder.decode)
     data = base.data
     if model.inputs == "tokens":
         data = dataclasses.replace(

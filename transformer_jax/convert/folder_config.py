@@ -81,12 +81,20 @@ def usual_task(config: ModelConfig) -> TaskConfig:
     return TaskConfig(name=next(names, TaskConfig.name))
 
 
-def read_task(family: Family, num_labels: int) -> TaskConfig:
-    """Return the task of a class, with the fields that its head needs; num_labels: 0 for a head without labels."""
+def read_task(family: Family, num_labels: int, name: str | None = None) -> TaskConfig:
+    """Return a task of a class, with the fields that its head needs.
+
+    Args:
+      num_labels: 0 for a head without labels. name: of the task; default: the first of the class.
+    Raises: ConfigError if the class has no head for the task.
+    """
+    if name is not None and name not in family.tasks:
+        known = " or ".join(f"'{task}'" for task in family.tasks)
+        raise ConfigError(f"task.name='{name}': {family.label} needs {known}{nearest(name, family.tasks)}")
     fields = dict(family.task_fields)
     if family.has_labels:
         fields["num_labels"] = num_labels
-    return TaskConfig(name=family.tasks[0], **fields)
+    return TaskConfig(name=family.tasks[0] if name is None else name, **fields)
 
 
 def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> tuple[ModelConfig, dict[str, str]]:

@@ -15,7 +15,7 @@ MARIAN = Family(
     also=("MarianModel",),
     once=("bart",),
     architecture="encoder_decoder",
-    tasks=("translation",),
+    tasks=("translation", "text_to_text"),
     keys=(
         Key("vocab_size", "source_vocab_size", 58_101),
         Key("decoder_vocab_size", "vocab_size", 58_101),

@@ -88,7 +88,7 @@ T5 = Family(
     class_name="T5ForConditionalGeneration",
     also=("T5WithLMHeadModel", "T5Model"),
     architecture="encoder_decoder",
-    tasks=("translation", "span_corruption"),
+    tasks=("translation", "text_to_text", "span_corruption"),
     init="t5",
     keys=(
         Key("vocab_size", "vocab_size", 32_128),
