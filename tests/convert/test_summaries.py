@@ -5,6 +5,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 
 import numpy as np
@@ -12,17 +13,20 @@ import pytest
 from published_support import config_of
 from summaries_support import sources, stored, texts, write_summary_folder
 
+from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.cli.main import main
-from transformer_jax.config import DecodeConfig
+from transformer_jax.config import DecodeConfig, TaskConfig
 from transformer_jax.convert import folder_config
-from transformer_jax.convert.folder import describe_folder, from_pretrained, open_folder, save_pretrained
+from transformer_jax.convert.folder import describe_folder, from_pretrained, open_folder, save_pretrained, write_workdir
 from transformer_jax.convert.generation import EARLY_STOPPING
 from transformer_jax.convert.generation_reading import read_generation
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.tasks.task import param_shapes
 from transformer_jax.tasks.trained.decode_requests import source_request
+from transformer_jax.training.init_from import open_other_run
 
 SUMMARY = {
     "beam_size": 4,
@@ -232,6 +236,33 @@ def test_a_prefix_needs_a_source(t5):
         open_folder(t5, "span_corruption", "summarization")
     with pytest.raises(ConfigError, match=r"task\.name='language_model': T5 needs 'translation' or 'text_to_text' or"):
         open_folder(t5, "language_model")
+
+
+@pytest.mark.parametrize(
+    ("before", "prefix", "note"),
+    [
+        ("text_to_text", "summarize: ", None),
+        ("text_to_text", "translate English to German: ", None),
+        ("text_to_text", "tl;dr: ", r"'tl;dr: '; the checkpoint was trained with 'summarize: ' \(its config\), 'sum"),
+        (
+            "translation",
+            "",
+            r"=''; the checkpoint was trained with 'summarize: ' \(summarization\), 'translate",
+        ),
+    ],
+)
+def test_a_run_with_a_prefix_that_the_model_does_not_know(before, prefix, note, t5, tmp_path, capsys):
+    config = write_workdir(open_folder(t5, before), tmp_path / "t5")
+    own = dataclasses.replace(
+        config,
+        task=TaskConfig(name="text_to_text", source_prefix=prefix),
+        training=dataclasses.replace(config.training, init_from=str(tmp_path / "t5")),
+    )
+    with open_workdir(tmp_path / "run", own.to_dict()) as directory:
+        open_other_run(own, directory, param_shapes(own))
+    said = capsys.readouterr().err
+    assert ("warning: this run has task.source_prefix" in said) == (note is not None)
+    assert note is None or re.search(note, said)
 
 
 def test_what_a_folder_says_is_shown(folder, family):

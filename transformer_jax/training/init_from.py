@@ -23,7 +23,15 @@ from transformer_jax.checkpoints.locate import open_checkpoint
 from transformer_jax.checkpoints.manifest import Leaf
 from transformer_jax.checkpoints.store import PARAMS, CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
-from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, completed, unread_by
+from transformer_jax.config import (
+    RECURRENT,
+    SOURCE_TO_TARGET,
+    ExperimentConfig,
+    ModelConfig,
+    TaskConfig,
+    completed,
+    unread_by,
+)
 from transformer_jax.config.recurrent import fields_of_missing_stacks
 from transformer_jax.data.side_files import stored_labels, stored_tokenizer
 from transformer_jax.data.tokenizers import with_added_tokens
@@ -211,6 +219,8 @@ def open_other_run(config: ExperimentConfig, directory: WorkDirectory, template:
             say_once(f"{name}: uses the tokenizer of the checkpoint")
     if differences:
         say_once(f"{name}: the model of the checkpoint has other fields: {', '.join(differences)}")
+    if not config.training.new_parameters and (note := _other_prefix(whole_record, config.task)):
+        say_once(f"{name}: warning: {note}")
     return OtherRun(
         name=name,
         store=store,
@@ -268,6 +278,25 @@ def _check_inputs(name: str, source: Mapping[str, Any], model: ModelConfig) -> N
 
 def _same_width(expected: Mapping[str, Leaf], stored: Mapping[str, Leaf]) -> bool:
     return expected[_POSITIONS].shape[1:] == stored[_POSITIONS].shape[1:]
+
+
+def _other_prefix(record: Mapping[str, Any], task: TaskConfig) -> str | None:
+    """Return a note if a model was not trained with this run's `task.source_prefix`.
+
+    Args:
+      record: of the checkpoint. That of a converted folder has the prefixes that the model knows, by their tasks.
+    """
+    if task.name not in SOURCE_TO_TARGET:
+        return None
+    before, given = record.get("config", {}).get("task", {}), record.get("prefixes")
+    theirs = before.get("source_prefix", "") if isinstance(before, dict) else ""
+    known = {name: text for name, text in given.items() if text} if isinstance(given, dict) else {}
+    # A converted model that knows prefixes was not trained without one.
+    trained_with = known if known and not theirs else {"its config": theirs, **known}
+    if task.source_prefix in trained_with.values():
+        return None
+    listed = ", ".join(f"{text!r} ({name})" for name, text in trained_with.items())
+    return f"this run has task.source_prefix={task.source_prefix!r}; the checkpoint was trained with {listed}"
 
 
 def _differences(source: Mapping[str, Any], config: ExperimentConfig) -> list[str]:
