@@ -134,7 +134,7 @@ def test_output_in_columns(model, predicted, tmp_path):
     model("classification")
     code, _, err = predicted("--text=a", "--output=conll")
     assert code == 2
-    assert "--output=conll: is for tags of words" in err
+    assert "--output=conll: only for models that tag words" in err
 
 
 def test_lines_that_cannot_be_read_keep_their_place_and_are_named(model, predicted, tmp_path):

@@ -146,7 +146,7 @@ def _pieces_of(tokenizer: SentencePieceTokenizer) -> _Pieces:
     names, texts, symbols = {}, {}, []
     for piece, score, kind in tokenizer.all_pieces():
         if kind is PieceKind.UNUSED:
-            raise ConfigError(_cannot(f"the unused piece {piece!r}, which it joins to no other and cuts again"))
+            raise ConfigError(_cannot(f"the unused piece {piece!r}, which never occurs in its output"))
         if kind is PieceKind.NORMAL:
             texts[piece] = score
         elif kind is PieceKind.USER_DEFINED:

@@ -61,7 +61,7 @@ class Column(abc.ABC):
 
     @property
     def key(self) -> dict[str, Any]:
-        """Return everything except source and tokenizer that determines the stored values, ready for JSON."""
+        """Return the properties of the column that its stored values depend on, as values for JSON."""
         cls = type(self)
         return {"class": f"{cls.__module__}:{cls.__qualname__}", "version": cls.version, **dataclasses.asdict(self)}
 

@@ -134,7 +134,7 @@ def converted(pixels: np.ndarray, mode: str) -> Pixels:
 
 
 def read_picture(path: Path, name: str, mode: str | None = None) -> Picture:
-    """Return the image of a file, which is read when its pixels are; `mode` as of `decoded`."""
+    """Return the image of a file, which is read when its pixels are; `mode` as in `decoded`."""
 
     def load() -> Pixels:
         try:

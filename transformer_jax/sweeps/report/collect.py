@@ -198,7 +198,7 @@ def _loaded(folder: Path, workdir: Path, record: Mapping[str, Any]) -> Study:
 
 
 def _trust_parts(study: Study) -> None:
-    """Trust the modules that the study's own baseline names, like those of its settings: its code is the user's."""
+    """Trust the modules that the study's baseline names, as those of its settings: its code is trusted."""
     for part in (study, *filter(None, [study.pretraining])):
         with contextlib.suppress(ConfigError):  # a report needs no baseline
             if not (file := part.find_baseline()).endswith(".json"):
