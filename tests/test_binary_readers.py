@@ -303,7 +303,7 @@ def entry(dtype: object = "F32", shape: object = (1,), offsets: object = (0, 4))
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ([1], "no object"),
+        ([1], "not an object"),
         (b"{", "Expecting"),
         (b"\xff\xff", "utf-8"),
         (b"[" * 100_000, "nested deeper"),

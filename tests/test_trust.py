@@ -440,7 +440,7 @@ def test_a_pickled_result_of_slurm_runs_no_code(folder):
     (folder / "7_0_result.pkl").write_bytes(pickle.dumps(("success", Pickled(folder / "imported"))))
     job = _Job("7", folder, folder / "output.txt", _Queue("local"), "local")
     assert job.poll() == 1
-    assert "cannot be read: it is no pickle of plain values: it names pathlib." in (folder / "output.txt").read_text()
+    assert "it is not a pickle of plain values: it names pathlib." in (folder / "output.txt").read_text()
     assert not imported(folder)
     executor = Slurm(Options(), SlurmOptions(cluster="local"), folder / "slurm")
     for number in ("-1", "../7", "", 7, None, "1 2"):

@@ -64,7 +64,7 @@ class _Pieces:
 
     @functools.cached_property
     def range(self) -> tuple[np.float32, np.float32]:
-        """The lowest and the highest score of a piece that is no symbol."""
+        """The lowest and the highest score of a piece that is not a symbol."""
         scores = np.array([*self.texts.values()], np.float32)
         return scores.min(), scores.max()
 

@@ -26,7 +26,7 @@ from transformer_jax.errors import DataError
 
 
 class BadValueError(DataError):
-    """A value that a column cannot hold. index: of its example, among those that were encoded together."""
+    """A value that a column cannot hold. index: the place of its example among those that were encoded together."""
 
     def __init__(self, index: int, problem: str) -> None:
         super().__init__(problem)

@@ -260,7 +260,7 @@ class Scorer:
         }
 
     def corpus(self, split: str) -> str:
-        """Return the digest of the corpus, or of the split if it is a test set that is no part of the corpus."""
+        """Return the digest of the corpus, or of the split if it is a test set that is not part of the corpus."""
         of_split = self.evaluator.data.source.fingerprint(split)["sha256"]
         own = self.files is not None or of_split != self.evaluator.data.source.fingerprint()["sha256"]
         corpus = self.loaded.corpus or self.evaluator.data.source.fingerprint()

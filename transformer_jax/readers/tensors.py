@@ -55,7 +55,7 @@ def read_tensor_places(path: Path | str) -> dict[str, TensorPlace]:
             )
         header = parse_json(file.read(length), MAX_HEADER_BYTES)
     if not isinstance(header, dict):
-        raise ValueError("its header is no object")
+        raise ValueError("its header is not an object")
     places, ends = {}, []
     for name, entry in header.items():
         if name == "__metadata__":

@@ -110,7 +110,7 @@ class ByteTokenizer(ModelBytes):
         return [self.decode(row) for row in rows]
 
     def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
-        """See `Tokenizer`; a byte that is no ASCII character is written in hexadecimal, such as `<C3>`."""
+        """See `Tokenizer`; a byte that is not an ASCII character is written in hexadecimal, such as `<C3>`."""
         return [self._token(int(id)) for id in ids]
 
     def _token(self, id: int) -> str:
