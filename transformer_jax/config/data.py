@@ -201,7 +201,7 @@ class DataConfig:
     test_split: str = field("test", "test split, like train_split; empty: there is none", read_by=_SPLIT_BY_USER)
     test_sets: str = field(
         "",
-        "further splits to score: NAME=SPLIT,NAME=SPLIT, each like test_split; they are no part of the corpus",
+        "further splits to score: NAME=SPLIT,NAME=SPLIT, each like test_split; they are not part of the corpus",
         read_by=_SPLIT_BY_USER,
         bookkeeping=True,
     )

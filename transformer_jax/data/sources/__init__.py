@@ -153,7 +153,7 @@ def open_test_set(config: DataConfig, files: TestFiles, has_targets: bool = True
 
 
 def embedded_source(config: DataConfig) -> Source:
-    """Return the embedded corpus of a config, with labels in place of translations if it names them."""
+    """Return the embedded corpus; with labels in place of translations if `data.target_feature` names them."""
     source = _cached_embedded(config.source_locale, config.target_locale, config.num_train_pairs, config.num_eval_pairs)
     if not config.target_feature:
         return source

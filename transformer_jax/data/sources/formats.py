@@ -110,7 +110,7 @@ class Format(abc.ABC):
 
         Only formats whose file has both sides have inputs of their own; `tsv` and `jsonl` need `target_feature=""`.
 
-        Raises: DataError if a column is not there, or the file is no file of this format.
+        Raises: DataError if a column is not there, or the file is not a file of this format.
         """
         raise NotImplementedError(f"data.format={self.config.format} has no inputs without targets")
 
@@ -637,10 +637,10 @@ def _objects(parent: dict[str, Any], key: str) -> list[dict[str, Any]]:
     """Return the list of objects that an object has for a key."""
     values = parent[key]
     if not isinstance(values, list):
-        raise ValueError(f"{key!r} is no list: {_shown(values)}")
+        raise ValueError(f"{key!r} is not a list: {_shown(values)}")
     for place, value in enumerate(values):
         if not isinstance(value, dict):
-            raise ValueError(f"{key}[{place}] is no object: {_shown(value)}")
+            raise ValueError(f"{key}[{place}] is not an object: {_shown(value)}")
     return values
 
 
@@ -650,11 +650,11 @@ def _shown(value: Any) -> str:
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value.strip() or _NO_TEXT.search(value):
-        raise ValueError(f"{name!r} is no text: {_shown(value)}")
+        raise ValueError(f"{name!r} is not text: {_shown(value)}")
     return value
 
 
 def _place(value: Any) -> int:
     if type(value) is not int:
-        raise ValueError(f"'answer_start' is no integer: {_shown(value)}")
+        raise ValueError(f"'answer_start' is not an integer: {_shown(value)}")
     return value
