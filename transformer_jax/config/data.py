@@ -118,7 +118,7 @@ class DataConfig:
         False,
         "`jsonl`: the input may be a list of texts, such as the sentences of a document, and the target a list of "
         "references; the input is then the texts joined by spaces",
-        read_by={"data.format": ("jsonl",)},
+        read_by={"task.name": ("text_to_text",), "data.format": ("jsonl",)},
     )
     encoding: str = choice(
         "utf-8", ("utf-8", "latin-1"), "`text`: encoding of the files", read_by={"data.source": ("text",)}
