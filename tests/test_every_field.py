@@ -93,7 +93,8 @@ def corpus(tmp_path):
 
 def text_config(corpus, **fields):
     values = {"source": "text", "dir": str(corpus / "a"), "tokenizer_pairs": 100, "max_length": 24} | fields
-    return ExperimentConfig(model=ModelConfig(vocab_size=300), data=DataConfig(**values)).resolved()
+    task = TaskConfig(name="text_to_text" if fields.get("text_lists") else "translation")
+    return ExperimentConfig(task=task, model=ModelConfig(vocab_size=300), data=DataConfig(**values)).resolved()
 
 
 def fingerprint(corpus, **fields):

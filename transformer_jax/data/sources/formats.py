@@ -17,9 +17,9 @@ words (3-4) and nodes without text (8.1) are skipped.
 
 All have the features `inputs` and `targets`, texts; a label is the text of `targets`. With `data.second_feature`, `tsv`
 and `jsonl` also have `second`. With `data.text_lists`, `jsonl` also has `sentences`, the texts of the input without
-blank ones (a list of one for an input that is one text), and `references`, the texts of the target; `inputs` is the
-sentences, joined by spaces, and `targets` is the first reference. All four are without spaces at their ends. Sentences
-of tagged words have `words` and `tags`, lists of equal length, and are joined
+blank ones, and `references`, the texts of the target; `inputs` is the sentences, joined by spaces, and `targets` is the
+first reference. A single text is divided into sentences as `text_form.sentences_of` says, or is one reference. All are
+without spaces at their ends. Sentences of tagged words have `words` and `tags`, lists of equal length, and are joined
 by spaces in `inputs` and `targets`. Questions have `questions`, `contexts`, `answers` (a list of texts), and
 `answer_starts` (the places of their first characters); `targets` is the first answer, and `inputs` is
 "question: ... context: ...".
@@ -40,6 +40,7 @@ from transformer_jax.config import DataConfig, nearest
 from transformer_jax.config.data import CONLLU_COLUMNS
 from transformer_jax.data.sources.conll_comments import Width, begins_document, cells_of, comment_kind, width_of
 from transformer_jax.data.sources.lines import TextFile, text_lines
+from transformer_jax.data.text_form import sentences_of
 from transformer_jax.errors import DataError
 from transformer_jax.readers import parse_json
 from transformer_jax.readers.files import MAX_BYTES
@@ -521,20 +522,23 @@ def _values_and_lists(line: str, keys: dict[str, str]) -> list[Any]:
     texts, lists = [], []
     for feature, key, value in _of_keys(line, keys):
         is_input = feature == "inputs"
-        found = _texts(value, key, "text" if is_input else "reference", drop_blank=is_input)
-        texts.append(" ".join(found) if is_input else found[0])
+        if isinstance(value, list):
+            found = _texts(value, key, "text" if is_input else "reference", drop_blank=is_input)
+            text = " ".join(found) if is_input else found[0]
+        else:
+            text = _checked_text(value if is_input else _label_text(value), repr(key)).strip()
+            found = sentences_of(text) if is_input else [text]
+        texts.append(text)
         lists.append(found)
     return [*texts, *lists]
 
 
-def _texts(value: Any, key: str, item: str, drop_blank: bool) -> list[str]:
-    """Return the texts of a list, or one text as a list, without spaces at their ends.
+def _texts(value: list[Any], key: str, item: str, drop_blank: bool) -> list[str]:
+    """Return the texts of a list, without spaces at their ends.
 
     Args:
       item: what errors call an element. drop_blank: whether to leave out blank ones, which are an error otherwise.
     """
-    if not isinstance(value, list):
-        return [_checked_text(value if drop_blank else _label_text(value), repr(key)).strip()]
     if not value:
         raise ValueError(f"{key!r} is an empty list")
     kept = []
