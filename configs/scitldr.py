@@ -57,15 +57,16 @@ def encoder_decoder():
             valid_split="dev",
             tokenizer="unigram",
             max_length=448,
-            tokens_per_batch=4096,
+            tokens_per_batch=2048,
+            row_multiple=4,
             num_buckets=4,
         ),
         optimizer=OptimizerConfig(schedule="cosine", learning_rate=1e-3, warmup_steps=200),
         training=TrainingConfig(
-            num_train_steps=3000,
+            num_train_steps=2500,
             label_smoothing=0.1,
-            eval_every_steps=500,
-            checkpoint_every_steps=500,
+            eval_every_steps=250,
+            checkpoint_every_steps=250,
         ),
         # 99 % of the references of dev have at most 54 tokens.
         decode=DecodeConfig(beam_size=4, length_penalty="average", no_repeat_ngram=3, max_new_tokens=64),
@@ -85,6 +86,7 @@ def decoder():
             max_length=768,
         ),
         data=dataclasses.replace(config.data, max_length=512),
+        training=dataclasses.replace(config.training, num_train_steps=1500),
         # The abstract is a part of the prompt: without repetition, three tokens of it could not stand in the summary.
         decode=dataclasses.replace(config.decode, no_repeat_ngram=0),
     )
