@@ -15,7 +15,7 @@ _PAIRS = {"source": "text", "dir": "unused", "format": "tsv", "second_feature": 
 def baselines(
     task: str, folder: Path, training: dict[str, list[Any]], valid: dict[str, list[Any]], **fields: Any
 ) -> TaskBaselines:
-    """Return the baselines of two splits, train and valid; fields as of `TaskConfig`."""
+    """Return the baselines of two splits, train and valid; fields as in `TaskConfig`."""
     settings = config(task, _PAIRS if "second" in training else None, **fields)
     tokenizer = WordTokenizer(MAGIC + "".join(f"word{i}\n" for i in range(settings.model.vocab_size - 4)).encode())
     data = prepared(settings, folder, tokenizer, source=Corpus(train=training, valid=valid))

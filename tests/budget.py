@@ -29,7 +29,7 @@ FILE = Path(__file__).parent / "budget.json"
 SUITES = {"default": "not slow", "slow": "slow"}
 """Names of the two suites, and their marker expressions."""
 SLACK = 0.03
-"""Share above the budget that is no error: each worker that needs a shared program compiles it."""
+"""Share above the budget that is not an error: each worker that needs a shared program compiles it."""
 _EVENT = "/jax/core/compile/backend_compile_duration"
 _OUR_OWN = frozenset({"_stage"})  # names that an operation of JAX has too
 _PARTS_OF_JAX = ("threefry_", "random_", "reduce_")
@@ -63,7 +63,7 @@ def by_folder(files: Mapping[str, int]) -> dict[str, int]:
 def excess(programs: Mapping[str, int], budget: Mapping[str, int]) -> list[str]:
     """Return a line for the sum of programs if it is above the budget and its slack, and for each folder that grew.
 
-    A folder alone is no error: the first file of a worker that needs a shared program compiles it, whichever that is.
+    A folder alone is not an error: the first file of a worker that needs a shared program compiles it.
     programs, budget: numbers per file.
     """
     total, limit = sum(programs.values()), sum(budget.values())

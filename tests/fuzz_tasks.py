@@ -78,7 +78,7 @@ def _predicted(case: Case, kind: str, given: bytes, flags: list[str]) -> Outcome
 
 
 def _check_lines(outcome: Outcome, expected: int, as_json: bool) -> None:
-    """Note a wrong number of lines, lines that are no JSON, numbers that are not finite, and silence."""
+    """Note a wrong number of lines, lines that are not JSON, numbers that are not finite, and silence."""
     written = outcome.out.decode().split("\n")[:-1]
     if len(written) != expected:
         outcome.faults.append(f"{expected} lines have {len(written)} lines of output")
@@ -88,13 +88,13 @@ def _check_lines(outcome: Outcome, expected: int, as_json: bool) -> None:
         try:
             json.loads(line, parse_constant=_refuse)
         except ValueError as error:
-            outcome.faults.append(f"is no JSON ({error}): {line}")
+            outcome.faults.append(f"is not JSON ({error}): {line}")
     if not as_json and re.search(r"\b(nan|inf)\b", outcome.out.decode()):
         outcome.faults.append(f"has numbers that are not finite: {outcome.out!r}")
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def score(case: Case) -> Outcome:
@@ -241,7 +241,7 @@ def _check_scores(outcome: Outcome, file: Path) -> None:
     try:
         json.loads(file.read_text(), parse_constant=_refuse)
     except ValueError as error:
-        outcome.faults.append(f"{file.name} is no JSON: {error}")
+        outcome.faults.append(f"{file.name} is not JSON: {error}")
 
 
 def trained(case: Case) -> Outcome:

@@ -70,7 +70,7 @@ def config(
 
 
 def npz_config(path: Path, model: dict[str, Any] | None = None, **fields: Any) -> ExperimentConfig:
-    """Return the config for a file of `write_npz`; fields as of `config`."""
+    """Return the config for a file of `write_npz`; fields as in `config`."""
     return config({"source": "npz", "dir": str(path), **SPLITS, **fields.pop("data", {})}, model, **fields)
 
 

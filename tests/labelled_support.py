@@ -100,7 +100,7 @@ class Untrained(NamedTuple):
 
 
 def untrained(task: str, **fields: Any) -> Untrained:
-    """Return the model of a task, made once per process; arguments as of `config`. The corpus's folder is gone."""
+    """Return the model of a task, made once per process; arguments as in `config`. The corpus's folder is gone."""
     return _untrained(task, json.dumps(fields, sort_keys=True))
 
 

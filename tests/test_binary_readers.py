@@ -303,7 +303,7 @@ def entry(dtype: object = "F32", shape: object = (1,), offsets: object = (0, 4))
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ([1], "no object"),
+        ([1], "not an object"),
         (b"{", "Expecting"),
         (b"\xff\xff", "utf-8"),
         (b"[" * 100_000, "nested deeper"),
@@ -341,7 +341,7 @@ def test_headers_of_tensors_that_cannot_be_right_are_refused(header, message, wr
 
 @pytest.mark.parametrize("length", [0, 1 << 20, 1 << 63, (1 << 64) - 1])
 def test_lengths_of_headers_are_not_believed(length, write):
-    with pytest.raises(ValueError, match=r"damaged|Expecting"):
+    with pytest.raises(ValueError, match=r"would have|Expecting"):
         read_tensor_places(write(struct.pack("<Q", length) + b"{}"))
 
 

@@ -35,6 +35,7 @@ from transformer_jax.nn.recurrent_kernels import uses_cudnn
 from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.tasks.batches.of_split import training_batches
 from transformer_jax.tasks.batches.pair_rows import reads_source_two_way
+from transformer_jax.tasks.metrics.rouge import Rules, corpus_scores
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.tasks.trained.decode_requests import source_request
 from transformer_jax.training.hyper import split
@@ -170,6 +171,7 @@ USES = {
     "data.documents": documents,
     "task.prefix": lambda _, value: prefix(value),
     "task.source_mask": lambda _, value: reads_source_two_way(TaskConfig(source_mask=value)),
+    "task.best_reference": lambda _, value: corpus_scores(["a"], [["a", "b"]], Rules(True, value)),
     "task.pooling": lambda _, value: pooled(value),
     "data.text_form": lambda _, value: readable("text", DataConfig(text_form=value)),
     "data.tokenizer": lambda _, value: train_tokenizer(["ab abc"] * 9, value, 300),

@@ -23,6 +23,7 @@ ARGUMENTS = {
     "mnist": ["short"],
     "recurrent": ["none", "luong", "lm", "tagger"],
     "scan": ["simple", "length"],
+    "scitldr": ["decoder"],
     "multi30k_rnn": ["lstm", "gru", "attention", "transformer"],
     **{name: ["wikitext2"] for name in ("masked_lm", "span_corruption", "denoising")},
 }

@@ -54,6 +54,7 @@ from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.parallel.launchers import Jit, make_launcher, mesh_sizes
 from transformer_jax.tasks.batches.answer_spans import best_span
 from transformer_jax.tasks.batches.of_split import evaluation_batches, training_batches
+from transformer_jax.tasks.metrics.rouge import corpus_scores, rules_of
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.tasks.trained import text_generator
 from transformer_jax.tasks.trained.decode_requests import source_request
@@ -92,7 +93,8 @@ def corpus(tmp_path):
 
 def text_config(corpus, **fields):
     values = {"source": "text", "dir": str(corpus / "a"), "tokenizer_pairs": 100, "max_length": 24} | fields
-    return ExperimentConfig(model=ModelConfig(vocab_size=300), data=DataConfig(**values)).resolved()
+    task = TaskConfig(name="text_to_text" if fields.get("text_lists") else "translation")
+    return ExperimentConfig(task=task, model=ModelConfig(vocab_size=300), data=DataConfig(**values)).resolved()
 
 
 def fingerprint(corpus, **fields):
@@ -589,6 +591,19 @@ CORRUPTED = {
 }
 
 
+def summarised(corpus, **fields):
+    """Return the scores of a summary."""
+    outputs, references = ["a b c learning"], [["a b x learned", "c b a learned"]]
+    return corpus_scores(outputs, references, rules_of(TaskConfig(name="text_to_text", **fields)))
+
+
+def prefixed(corpus, **fields):
+    """Return the ids that an encoder reads."""
+    config = ExperimentConfig(task=TaskConfig(name="text_to_text", **fields))
+    split = encode_in_memory({"inputs": ["Ab"], "targets": ["b"]}, TASKS["text_to_text"].columns(config), WithMarks())
+    return split.ragged("inputs").take(np.array([0]), 8).tolist()
+
+
 # Every field: its observer, two values that it must tell apart, and other arguments of the observer.
 FIELDS = {
     **{f"data.{name}": (*row, {}) for name, row in DATA.items()},
@@ -599,6 +614,9 @@ FIELDS = {
     **{f"task.{name}": (augmented, *row) for name, row in AUGMENTATIONS.items()},
     **{f"task.{name}": (corrupted, *row) for name, row in CORRUPTED.items()},
     "task.max_answer_length": (span, 3, 2, {}),
+    "task.rouge_stemmer": (summarised, True, False, {}),
+    "task.best_reference": (summarised, "each", "rouge1", {}),
+    "task.source_prefix": (prefixed, "", "a ", {}),
 }
 SLOW = {f"data.{name}" for name in ("num_train_pairs", "num_eval_pairs", "vocabulary_file", "cut_texts")}
 SLOW |= {name for name, row in FIELDS.items() if row[0] in (decoded, labelled_run)}

@@ -54,7 +54,19 @@ ALLOWED = {
 
 # Imported only inside functions, so that `--help` and a wrong flag answer at once.
 HEAVY = {
-    *("jax", "flax", "optax", "orbax", "sentencepiece", "tokenizers", "sacrebleu", "sacremoses", "babel", "num2words"),
+    *(
+        "jax",
+        "flax",
+        "optax",
+        "orbax",
+        "sentencepiece",
+        "tokenizers",
+        "sacrebleu",
+        "rouge_score",
+        "sacremoses",
+        "babel",
+        "num2words",
+    ),
     *("tensorboardX", "rich", "tensorflow_datasets", "array_record", "tensorflow", "scipy", "matplotlib"),
     *("safetensors", "optuna", "sqlalchemy", "submitit", "ray", "filelock", "PIL"),
 }
@@ -206,7 +218,7 @@ def test_third_party_imports_are_declared():
     declared = {_distribution(requirement) for requirement in requirements}
     provided_by = {"absl": "absl-py", "orbax": "orbax-checkpoint", "ml_collections": "ml-collections"}
     provided_by["tensorflow_datasets"] = "tensorflow-datasets"
-    provided_by["PIL"] = "pillow"
+    provided_by |= {"PIL": "pillow", "rouge_score": "rouge-score"}
     for path in modules():
         for name, line in imported_names(ast.parse(path.read_text())):
             top = name.split(".")[0]

@@ -85,6 +85,8 @@ def test_values_by_step_are_of_one_split_and_numbers_only(file):
     assert values_by_step(read_lines(file), "train/loss") == {1: 3.0}
     assert values_by_step(read_lines(file), "valid/loss") == {1: 2.5, 2: 2.0}
     assert values_by_step(read_lines(file), "valid/accuracy") == {}
+    others = [{"step": i, "split": "valid", "loss": x} for i, x in enumerate([True, False, "1", None, [1.0], 4, 5.0])]
+    assert values_by_step(others, "valid/loss") == {5: 4.0, 6: 5.0}
 
 
 def test_the_last_value_is_read_from_the_end_of_a_long_file(file):

@@ -28,12 +28,11 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.host.files import with_checksum, without_checksum
 from transformer_jax.sweeps import worker
 from transformer_jax.sweeps.executors.executor import Options, worker_command
-from transformer_jax.sweeps.rebased_study import with_code
 from transformer_jax.sweeps.report import reproduction
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.results import RESULT, SPEC, claim_sweep, mark_pruned, read_spec
 from transformer_jax.sweeps.study import NOWHERE, load_study
-from transformer_jax.sweeps.study_json import declaration_of
+from transformer_jax.sweeps.study_json import declaration_of, with_code
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.trust import UntrustedError
 
@@ -441,7 +440,7 @@ def test_a_pickled_result_of_slurm_runs_no_code(folder):
     (folder / "7_0_result.pkl").write_bytes(pickle.dumps(("success", Pickled(folder / "imported"))))
     job = _Job("7", folder, folder / "output.txt", _Queue("local"), "local")
     assert job.poll() == 1
-    assert "cannot be read: it is no pickle of plain values: it names pathlib." in (folder / "output.txt").read_text()
+    assert "it is not a pickle of plain values: it names pathlib." in (folder / "output.txt").read_text()
     assert not imported(folder)
     executor = Slurm(Options(), SlurmOptions(cluster="local"), folder / "slurm")
     for number in ("-1", "../7", "", 7, None, "1 2"):

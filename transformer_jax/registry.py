@@ -166,7 +166,7 @@ class Factories(Registry[Callable[..., Any]]):
     """A table of functions and classes that make the objects; they are called with the config's section."""
 
     def __init__(self, field: str, makes: type, entries: Mapping[str, str]) -> None:
-        """Args: makes: a runtime-checkable protocol of the objects. field, entries: as of `Registry`."""
+        """Args: makes: a runtime-checkable protocol of the objects. field, entries: as in `Registry`."""
         super().__init__(field, object, entries)
         self._makes = makes
 

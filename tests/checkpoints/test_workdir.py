@@ -301,7 +301,7 @@ def test_without_config_json_the_config_is_that_of_the_newest_checkpoint(tmp_pat
     (tmp_path / "checkpoints" / "20" / "record.json").write_text("{}")
     file.unlink()
     assert config_of_run(tmp_path) == (tmp_path / "checkpoints" / "10", real(seed=2))
-    assert f"{tmp_path}: has no config.json; the config is that of checkpoint 10" in caplog.text
+    assert f"{tmp_path}: has no config.json; using the config of checkpoint 10" in caplog.text
     assert config_of_run(tmp_path / "nowhere") is None
 
 

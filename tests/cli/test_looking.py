@@ -198,6 +198,6 @@ def test_a_word_that_the_vocabulary_lacks(tmp_path, refused):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_attention_weights_that_are_not_finite_are_not_drawn(bad):
     weights = {"cross_attention": np.full((1, 1, 2, 2), 0.5), "decoder_self_attention": np.array([0.5, bad])}
-    with pytest.raises(DataError, match="decoder_self_attention: a weight is no number; the model's output is not"):
+    with pytest.raises(DataError, match="decoder_self_attention: an attention weight is NaN or infinite; the model"):
         _check_finite(weights)
     _check_finite({"cross_attention": weights["cross_attention"]})

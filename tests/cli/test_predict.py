@@ -91,7 +91,7 @@ def test_tags(predictor, capsysbinary, monkeypatch):
     assert len(found["probabilities"]) == 3
     code, _, err = output_of(capsysbinary, monkeypatch, b"", "--probabilities")
     assert code == 2
-    assert "--probabilities: tags are written without them; use --output=jsonl" in err
+    assert "--probabilities: --output=text writes tags without probabilities; use --output=jsonl" in err
 
 
 def test_answers(predictor, capsysbinary, monkeypatch):

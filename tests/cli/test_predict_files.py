@@ -134,7 +134,7 @@ def test_output_in_columns(model, predicted, tmp_path):
     model("classification")
     code, _, err = predicted("--text=a", "--output=conll")
     assert code == 2
-    assert "--output=conll: is for tags of words" in err
+    assert "--output=conll: only for models that tag words" in err
 
 
 def test_lines_that_cannot_be_read_keep_their_place_and_are_named(model, predicted, tmp_path):
@@ -167,7 +167,7 @@ def test_lines_that_cannot_be_read_keep_their_place_and_are_named(model, predict
     (tmp_path / "a.json").write_text(json.dumps(asked))
     code, out, err = predicted(f"--input={tmp_path / 'a.json'}", "--output=jsonl")
     assert (code, [json.loads(line)["id"] for line in out]) == (3, ["q0", "q1", "q2"])
-    assert "a.json, question q1: 'question' is no text: ' '" in err
+    assert "a.json, question q1: 'question' is not text: ' '" in err
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_one_text_is_not_enough_to_translate(tmp_path, capsys):
     ("argv", "message"),
     [
         ([], f"--dataset=... is missing: name of the dataset: {', '.join(NAMES)}, or one of TFDS"),
-        (["--dataset=multi30"], "wnut17, scan, wmt14, cifar10 (did you mean 'multi30k'?)"),
+        (["--dataset=multi30"], "wnut17, scan, scitldr, wmt14, cifar10 (did you mean 'multi30k'?)"),
         (["--dataset=wmt14_translat"], "TFDS has no dataset 'wmt14_translat'; nearest: wmt14_translate"),
         (["--dataset=wmt14_translate/de-em"], "has no config 'de-em'; nearest: de-en"),
         (["--dataset=embedded_translate/en-de-5"], "expected two different locales"),

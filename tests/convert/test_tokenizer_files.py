@@ -163,7 +163,7 @@ def test_bart_in_two_files(tmp_path):
         ("added_tokens.json", '{"<extra_id_0>": 121}', "added tokens do not follow those of its 120 pieces"),
         ("added_tokens.json", "[]", "added_tokens.json: it holds a list, not an object"),
         ("tokenizer_config.json", '{"added_tokens_decoder": {"120": 3}}', "decoder: 120: 3: expected an object"),
-        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {"content": "y"}}}', "'x' is no id"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {"content": "y"}}}', "'x' is not an id"),
     ],
 )
 def test_bad_added_tokens(t5, name, content, message):

@@ -153,10 +153,10 @@ def test_a_tokenizer_json(gpt2_files, tmp_path):
     ("spoil", "problem"),
     [
         (lambda folder: (folder / "vocab.bpe").unlink(), r"the folder has no vocab\.bpe or vocab\.bpe\.gz; expected "),
-        (lambda folder: (folder / "vocab.bpe").write_text("x y\n"), "are no vocabulary of byte-level BPE"),
-        (lambda folder: (folder / "encoder.json.gz").write_bytes(gzip.compress(b"[")), "are no vocabulary"),
+        (lambda folder: (folder / "vocab.bpe").write_text("x y\n"), "are not a vocabulary of byte-level BPE"),
+        (lambda folder: (folder / "encoder.json.gz").write_bytes(gzip.compress(b"[")), "are not a vocabulary"),
         (lambda folder: (folder / "encoder.json.gz").write_bytes(gzip.compress(b"{}" * 999)[:20]), "cannot read"),
-        (lambda folder: (folder / "vocab.bpe").write_bytes(b"\xff"), "are no vocabulary"),
+        (lambda folder: (folder / "vocab.bpe").write_bytes(b"\xff"), "are not a vocabulary"),
     ],
 )
 def test_damaged_files_of_gpt2(gpt2_files, spoil, problem):

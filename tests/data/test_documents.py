@@ -142,7 +142,8 @@ def test_files_that_a_pattern_nearly_matches_are_counted_and_named(tmp_path, cap
     fields = {"source": "text", "format": "documents", "dir": str(tmp_path), "valid_split": "", "test_split": ""}
     assert load_source(DataConfig(**fields, train_split="*.txt")).num_examples("train") == 1
     assert (
-        f"{tmp_path}: left out 3 of its files and folders, each of which is no file, or matches '*.txt'" in caplog.text
+        f"{tmp_path}: left out 3 of its files and folders, each of which is not a file, or matches '*.txt'"
+        in caplog.text
     )
     assert caplog.text.strip().endswith(": B.TXT, c.txt.gz, e.txt/")
     with pytest.raises(DataError, match=r"no file of .* matches; it has d\.md"):

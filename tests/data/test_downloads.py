@@ -394,7 +394,7 @@ def test_unsafe_members_of_an_archive(tmp_path, member, problem):
 @pytest.mark.parametrize(
     ("members", "problem"),
     [
-        (None, "it is no zip archive, or is damaged"),
+        (None, "it is not a zip archive, or is damaged"),
         ({"fra.txt": "a\tb\n"}, r"has no file deu\.txt; it has fra\.txt"),
         ({"deu.txt": "a\tb\nc\n"}, "line 2: expected 2 columns between tabs, got 1"),
     ],

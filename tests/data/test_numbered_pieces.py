@@ -91,9 +91,9 @@ SPECIAL = {"</s>": 0, "<unk>": 1}
 @pytest.mark.parametrize(
     ("vocabulary", "message"),
     [
-        (b"{", "vocab.json is no JSON"),
-        (b"[1]", "vocab.json is no object of ids by token"),
-        (b'{"a": "0"}', "vocab.json is no object of ids by token"),
+        (b"{", "vocab.json is not JSON"),
+        (b"[1]", "vocab.json is not an object of ids by token"),
+        (b'{"a": "0"}', "vocab.json is not an object of ids by token"),
         (json.dumps(SPECIAL | {"a": 3}).encode(), "has 3 tokens, whose ids must be 0 to 2; it has 3"),
         (json.dumps(SPECIAL | {"a": -1}).encode(), "it has -1"),
         (json.dumps(SPECIAL | {"a": 1}).encode(), "an id occurs twice"),

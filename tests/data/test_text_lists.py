@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from transformer_jax.config import DataConfig, ExperimentConfig
+from transformer_jax.config import DataConfig, ExperimentConfig, TaskConfig
 from transformer_jax.data import sources
 from transformer_jax.data.sources import load_source, open_test_set
 from transformer_jax.data.sources.inputs import input_file
@@ -16,9 +16,10 @@ TWO = {"source": " A single text. Of two. ", "target": "its summary "}
 FEATURES = {
     "inputs": ["First. Second one", "A single text. Of two."],
     "targets": ["a summary", "its summary"],
-    "sentences": [["First.", "Second one"], ["A single text. Of two."]],
+    "sentences": [["First.", "Second one"], ["A single text.", "Of two."]],
     "references": [["a summary", "another"], ["its summary"]],
 }
+TASK = TaskConfig(name="text_to_text")
 KEYS = {"input_feature": "source", "target_feature": "target"}
 
 
@@ -126,10 +127,12 @@ def test_a_template_changes_the_inputs_alone(tmp_path):
         ({"label_names": "a=b"}, r"data\.label_names='a=b' cannot be used with text_lists=true"),
         ({"coarse_labels": True}, r"data\.coarse_labels=True cannot be used with text_lists=true"),
         ({"format": "tsv"}, r"data\.text_lists=True has no effect with format='tsv', only with 'jsonl'"),
-        ({"source": "embedded", "format": "parallel"}, r"data\.text_lists=True has no effect with format='parallel'"),
+        ({"format": "parallel"} | dict.fromkeys(KEYS), r"data\.text_lists=True has no effect with format='parallel'"),
     ],
 )
 def test_fields_that_do_not_go_with_lists(tmp_path, fields, problem):
     with pytest.raises(ConfigError, match=problem):
-        ExperimentConfig(data=replace(config(tmp_path), **fields)).resolved()
-    ExperimentConfig(data=config(tmp_path)).resolved()
+        ExperimentConfig(task=TASK, data=replace(config(tmp_path), **fields)).resolved()
+    with pytest.raises(ConfigError, match=r"data\.text_lists=True has no effect with task.name='translation'"):
+        ExperimentConfig(data=config(tmp_path)).resolved()
+    ExperimentConfig(task=TASK, data=config(tmp_path)).resolved()

@@ -220,7 +220,7 @@ def test_bad_settings_and_missing_files(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
     with pytest.raises(ConfigError, match=r"model\.vocab_size=10: .*vocab\.txt has 11 ids"):
         read_word_piece(tmp_path / "vocab.txt", 10)
-    for text, message in (("{", "is no JSON"), ("[]", "holds no object")):
+    for text, message in (("{", "is not JSON"), ("[]", "holds no object")):
         (tmp_path / "tokenizer_config.json").write_text(text)
         with pytest.raises(DataError, match=rf"tokenizer_config\.json {message}"):
             read_word_piece(tmp_path / "vocab.txt", 99)

@@ -11,11 +11,13 @@ from baseline_support import baselines
 from data_support import prepared
 from image_support import npz_config, write_npz
 from kinds_support import trained_kind, write_kind
-from labelled_support import FEATURES
-from run_support import run_main, without_checksum
+from labelled_support import FEATURES, Corpus
+from run_support import without_checksum
 
-from transformer_jax.config import ExperimentConfig, TaskConfig
+from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.config_file import read_config
+from transformer_jax.data import sources
+from transformer_jax.data.tokenizers.words import MAGIC, WordTokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation import task_baselines
 from transformer_jax.evaluation.kneser_ney import KneserNey
@@ -143,11 +145,36 @@ def test_the_five_most_frequent_labels_of_images(tmp_path):
     assert found["majority label"]["top_5"] == pytest.approx(100 * (tests != 5).mean())
 
 
+def test_the_first_and_the_best_sentence(tmp_path):
+    """Without `sentences` in the corpus, they are those of the text; no training split is needed."""
+    settings = ExperimentConfig(
+        task=TaskConfig(name="text_to_text", rouge_stemmer=False, best_reference="rouge1"),
+        data=DataConfig(source="text", dir="unused", format="jsonl"),
+        model=ModelConfig(vocab_size=24),
+    ).resolved()
+    documents = [["a b.", "c d e.", "c x."], ["k l.", "m n."]]
+    features = {
+        "inputs": [" ".join(sentences) for sentences in documents],
+        "targets": ["x a", "k m"],
+        "references": [["x a", "e d c"], ["k m"]],
+    }
+    tokenizer = WordTokenizer(MAGIC + "".join(f"word{i}\n" for i in range(20)).encode())
+    corpus = Corpus(valid=features, split=features | {"sentences": documents})
+    data = prepared(settings, tmp_path, tokenizer, source=corpus)
+    found = TaskBaselines(settings, data, tmp_path / "baselines")
+    scores = found.scores("valid")
+    assert scores == found.scores("split")
+    lead, oracle = scores.values()
+    assert list(scores) == ["lead sentence", "best sentence (oracle)"]
+    assert lead == pytest.approx({"exact_match": 0, "rouge1": 50, "rouge2": 0, "rougeL": 50})
+    assert oracle == pytest.approx({"exact_match": 0, "rouge1": 75, "rouge2": 0, "rougeL": 100 * (1 / 3 + 1 / 2) / 2})
+
+
 @pytest.mark.parametrize("name", ["translation", "span_qa", "masked_lm", "span_corruption", "denoising"])
 def test_a_task_without_baselines_is_an_error_that_names_the_others(name):
     message = (
         f"--baselines: task.name='{name}' has no baselines; tasks with baselines are classification, images, tagging, "
-        "language_model; leave the flag out"
+        "language_model, text_to_text; leave the flag out"
     )
     with pytest.raises(ConfigError, match=message):
         check_has_baselines(ExperimentConfig(task=TaskConfig(name=name)))
@@ -182,14 +209,6 @@ def test_a_row_per_baseline_in_the_metrics_that_both_have(capsys):
     ]
 
 
-def test_other_files_have_no_training_split(capsys, tmp_path):
-    (tmp_path / "new.txt").write_text("a\n")
-    words = ["evaluate", f"--checkpoint={tmp_path}", f"--input={tmp_path / 'new.txt'}", "--baselines"]
-    assert run_main(words) == 2
-    expected = f"--baselines learn from the training split, and --input={tmp_path / 'new.txt'} does without the corpus"
-    assert expected in capsys.readouterr().err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classification", "tagging", "language_model", "images"])
 def test_the_command_adds_rows_to_the_table_and_to_the_file(kind, tmp_path, capsys):
@@ -209,3 +228,5 @@ def test_the_command_adds_rows_to_the_table_and_to_the_file(kind, tmp_path, caps
     assert kept["baselines"] == written["baselines"]
     evaluate(folder / "run", ["test"], {"data.dir": str(folder)})
     assert "scores of" not in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"--baselines learn from the training split, and --input=new\.txt does"):
+        evaluate(folder / "run", ["new"], baselines=True, files=sources.TestFiles("new", "new.txt"))

@@ -1,4 +1,4 @@
-"""Test sets that are no part of the corpus: named ones of the config, and files given on the command line."""
+"""Test sets that are not part of the corpus: named ones of the config, and files given on the command line."""
 
 import gzip
 import json

@@ -131,7 +131,7 @@ def test_a_table_beside_the_same_compressed(tmp_path):
     (tmp_path / "r.tsv.gz").write_bytes(b"")
     assert fitted("classify", tmp_path / "r.tsv").data.train_split == "r[:90%]"
     message = refusal("classify", tmp_path / "r.tsv.gz")
-    assert message == f"DIR: {tmp_path / 'r.tsv'} is read where both are there; remove or rename one of them"
+    assert message == f"DIR: {tmp_path / 'r.tsv'} exists too, and would be read instead; remove or rename one of them"
 
 
 @pytest.mark.parametrize(

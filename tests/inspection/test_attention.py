@@ -168,9 +168,9 @@ def test_texts_longer_than_a_learned_table(translator, text, target, flag):
 
 def test_a_model_without_cross_attention(translator):
     params = jax.eval_shape(lambda: init_params(tiny(architecture="decoder_only"), 0))
-    with pytest.raises(ConfigError, match="this model has other parts: encoder"):
+    with pytest.raises(ConfigError, match="the parts of this model are encoder"):
         check_model(translator.config.model, {"encoder": params["decoder"]})
-    with pytest.raises(ConfigError, match="attention is shown of encoder-decoders and of decoder-only models"):
+    with pytest.raises(ConfigError, match="attention can be shown for encoder-decoders and decoder-only models"):
         attention_maps(dataclasses.replace(translator, params={"encoder": params["decoder"]}), "1")
 
 

@@ -16,6 +16,7 @@ from transformer_jax.training.step import make_train_step
 RECURRENT = {"architecture": "recurrent", "hidden_dim": 12, "bridge": "tanh", "tie_output": False}
 SHAPES = {
     "tiny": ({"emb_dim": 128, "num_heads": 4, "mlp_dim": 256}, 4, (128, 32, 32), 60_397_977_600),
+    "longer source": ({"emb_dim": 128, "num_heads": 4, "mlp_dim": 256}, 4, (128, 48, 32), 69_860_327_424),
     "small": ({"emb_dim": 256, "num_heads": 4, "mlp_dim": 1024}, 3, (64, 32, 32), 95_227_478_016),
     "base": ({"emb_dim": 512, "num_heads": 8, "mlp_dim": 2048}, 6, (16, 64, 64), 303_600_500_736),
 }

@@ -338,6 +338,16 @@ def test_every_row_and_place_chooses_by_itself():
     assert bound._own_output(batch, dropout, {"teacher_forcing_rate": None}) is None
 
 
+def test_a_token_is_replaced_exactly_if_it_is_a_target():
+    """The model reads a target one place later: a prefix stays as given, the last target does not."""
+    bound = ARCHITECTURES["recurrent"].module(recurrent()).bind({})
+    weights = np.array([[0.0, 0.0, 0.5, 1.0, 0.0], [1.0, 1.0, 0.0, 1.0, 1.0], [0.0] * 5])
+    batch = {"decoder_inputs": np.ones((3, 5), np.int32), "weights": weights}
+    dropout, hyper = Dropout(np.uint32(5), np.arange(3), DropoutRates()), {"teacher_forcing_rate": 0.0}
+    reads_own = jax.jit(lambda batch, dropout: bound._own_output(batch, dropout, hyper).reads_own)(batch, dropout)
+    assert np.asarray(reads_own).astype(int).tolist() == [[0, 0, 0, 1, 1], [0, 1, 1, 0, 1], [0] * 5]
+
+
 def test_dropout_is_the_same_however_a_token_is_read():
     """One scan over tokens, which own outputs need, drops what layer by layer does."""
     config = recurrent(**VARIANTS["lstm"])

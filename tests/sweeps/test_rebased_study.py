@@ -10,11 +10,11 @@ from transformer_jax import builtin
 from transformer_jax.data.sources import load_source
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.figures import Curves, CustomFigure, MetricByAxis, MetricByBin, MetricByVariant
-from transformer_jax.sweeps.rebased_study import read_baseline, with_baseline, with_code
+from transformer_jax.sweeps.rebased_study import read_baseline, with_baseline
 from transformer_jax.sweeps.report.collect import _recorded_study
 from transformer_jax.sweeps.results import STUDY, claim_sweep
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study, load_study, over
-from transformer_jax.sweeps.study_json import declaration_of, declared_study
+from transformer_jax.sweeps.study_json import declaration_of, declared_study, with_code
 from transformer_jax.sweeps.trials import grid
 
 DEPTHS = over("model.num_encoder_layers", 1, 2)

@@ -231,7 +231,7 @@ def test_a_database_of_another_study_is_refused(tmp_path):
 
 
 def test_a_work_directory_may_move(tmp_path):
-    """Its token cache is no part of what is searched."""
+    """Its token cache is not part of what is searched."""
 
     def search(name):
         claim_sweep(tmp_path / name, Path("rates"))

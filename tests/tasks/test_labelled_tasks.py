@@ -522,7 +522,7 @@ def test_numbers_that_are_not_finite_are_no_class_and_no_answer(bad):
     logits[0, 2], logits[1, 3] = 5.0, bad
     assert best_classes(log_softmax(logits)).tolist() == [2, -1, 0]
     assert log_softmax(logits)[0] == pytest.approx(logits[0] - np.log(np.exp(logits[0]).sum()))
-    # Three windows of two questions, each of two tokens; one logit of the second window is no number.
+    # Three windows of two questions, each of two tokens; one logit of the second window is not a number.
     ones = np.ones(3, np.int64)
     windows = Windows(np.array([0, 0, 1]), 0 * ones, 2 * ones, 2 * ones, np.array([[2, 3], [0, 0], [2, 2]]))
     of_windows = [np.zeros((5, 2)) for _ in range(3)]

@@ -78,7 +78,7 @@ def test_the_state_has_running_averages_and_a_step_updates_them():
     np.testing.assert_allclose(found["running_variance"], MOMENTUM + (1 - MOMENTUM) * x.var(0, ddof=1), rtol=1e-5)
     assert np.isfinite(metrics["loss"])
     assert jax.tree.structure(new) == jax.tree.structure(state)
-    # They are no parameters: the optimizer has no moments of them.
+    # They are not parameters: the optimizer has no moments of them.
     assert "running_mean" not in str(jax.tree.structure((new.params, new.opt_state)))
     assert new.evaluated["encoder"]["embedding_norm"].keys() == {"scale", "bias", "running_mean", "running_variance"}
 

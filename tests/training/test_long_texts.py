@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config.task import SOURCE_TO_TARGET
 from transformer_jax.data.batching import BatchPlan, TooLongError, left_out
 from transformer_jax.data.packing import PackedPlan
 from transformer_jax.errors import DataError
@@ -13,9 +14,9 @@ from transformer_jax.training.long_texts import all_too_long, check_long_texts
 
 
 def config(task="classification", model=None, **data):
-    architecture = "encoder_decoder" if task == "translation" else "encoder_only"
+    architecture = "encoder_decoder" if task in SOURCE_TO_TARGET else "encoder_only"
     sizes = {"architecture": architecture, "max_length": 16, "position_encoding": "sinusoidal"} | (model or {})
-    labels = {} if task == "translation" else {"num_labels": 2}
+    labels = {} if task in SOURCE_TO_TARGET else {"num_labels": 2}
     return ExperimentConfig(
         model=ModelConfig(**sizes),
         data=DataConfig(**{"max_length": 16, "tokens_per_batch": 256} | data),
@@ -69,7 +70,7 @@ CASES = {
         "data.max_length=40 data.packed_length=40 (the longest",
     ),
     "a batch": ({"row_multiple": 8}, "data.max_length=40 data.tokens_per_batch=320 (the longest has 40 tokens)"),
-    "translation": ({"task": "translation"}, "would be left out; 99 % of them fit with data.max_length=40"),
+    "summaries": ({"task": "text_to_text"}, "would be left out; 99 % of them fit with data.max_length=40"),
 }
 
 

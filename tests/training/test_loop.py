@@ -14,6 +14,7 @@ import pytest
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batching import BatchShape
 from transformer_jax.errors import CheckpointError, TrainingError
+from transformer_jax.training.best_so_far import BestSoFar
 from transformer_jax.training.interruption import SIGNALS, Interruption
 from transformer_jax.training.progress import Progress
 
@@ -188,6 +189,17 @@ def test_patience_ends_training_with_a_checkpoint_and_no_step_more(patience, las
     assert max(step for name, *step in world.events if name == "step") == [last]
     assert [event for event in world.events if event[1:] == (last,)][-2:] == [world.events[-3], ("save", last)]
     assert {"train", "valid"} == {split for step, split, _ in world.lines if step == last}
+
+
+@pytest.mark.parametrize("higher_is_better", [False, True])
+def test_stale_validations_are_those_since_the_first_best_one(higher_is_better):
+    values = [5.0, 6.0, 5.0, 3.0, 4.0, 3.0, 3.5, 2.0, 1.0, 1.0]
+    best_so_far = BestSoFar(TrainingConfig(best_metric="x"), higher_is_better, {})
+    for number in range(1, len(values) + 1):
+        seen = values[:number]
+        best_so_far.record_validation({"x": -seen[-1] if higher_is_better else seen[-1]})
+        assert best_so_far.stale == number - 1 - seen.index(min(seen))
+        assert abs(best_so_far.best) == min(seen)
 
 
 def test_patience_continues_after_a_restart():

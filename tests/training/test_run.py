@@ -157,7 +157,7 @@ def test_an_edited_config_file_is_refused_and_other_ways_work(tmp_path, capsys):
     assert f"{file}: has no checksum, so it was edited or is damaged\n" in capsys.readouterr().err
     file.unlink()
     assert run_main(words) == 0
-    assert "has no config.json; the config is that of checkpoint 8" in capsys.readouterr().err
+    assert "has no config.json; using the config of checkpoint 8" in capsys.readouterr().err
 
 
 def edited_by_hand(text):

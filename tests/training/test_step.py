@@ -24,8 +24,8 @@ from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.hyper import Hyper, split
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.schedules import learning_rate
-from transformer_jax.training.state import init_state, state_shapes, state_template
-from transformer_jax.training.step import _counts, make_train_step
+from transformer_jax.training.state import TrainState, init_state, state_shapes, state_template
+from transformer_jax.training.step import BatchLoss, _counts, make_train_step
 
 TOKENS = sum(LENGTHS)
 both_norm_positions = pytest.mark.parametrize("norm_position", ["post", pytest.param("pre", marks=pytest.mark.slow)])
@@ -191,6 +191,30 @@ def test_an_update_applies_the_optimizer_to_the_gradient_of_the_mean():
     )
     expected = jax.tree.map(lambda u, g: np.where(np.abs(g) > 1e-3 * largest, u, 0), updates, grads)
     assert distance(moved, expected) < 1e-3
+
+
+def test_parts_and_devices_add_their_rows(monkeypatch):
+    """Two devices compute two parts each, with unequal numbers of targets; the model is a number, its loss a square."""
+    fields = {"optimizer.layer_decay": 1.0, "training.accumulation_steps": 2}
+    static, hyper = split(small_config(fields))
+    batch = {name: array.reshape(2, 4, *array.shape[1:]) for name, array in uneven_batch().items()}
+
+    def loss(static: Any, params: Any, part: Any, *args: Any) -> BatchLoss:
+        value = (part["weights"] * (params["kernel"] - part["targets"]) ** 2).sum()
+        sums = {"loss": value, "nll": value, "correct": value, "weight": part["weights"].sum()}
+        return BatchLoss(value, sums, {})
+
+    def of_device(part: Any) -> Any:
+        params = {"kernel": jnp.float32(1.0)}
+        state = TrainState(jnp.int32(0), params, make_optimizer(static.optimizer, hyper).init(params))
+        return make_train_step(static)(state, part, hyper, "data").metrics
+
+    monkeypatch.setattr("transformer_jax.training.step.batch_loss", loss)
+    metrics = jax.jit(jax.vmap(of_device, axis_name="data"))(batch)
+    differences = 1.0 - batch["targets"][batch["weights"] > 0]
+    expected = {"weight": TOKENS, "loss": (differences**2).mean(), "gradient_norm": abs(2 * differences.mean())}
+    for name, value in expected.items():
+        np.testing.assert_allclose(metrics[name], [value, value], rtol=1e-6, err_msg=name)
 
 
 def test_the_reported_learning_rate_is_the_applied_one():

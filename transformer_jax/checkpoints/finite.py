@@ -68,7 +68,7 @@ def _described(x: np.ndarray) -> str:
 
 
 def _blocks(x: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (index of its first number, mask of the numbers that are not finite) of every block of an array."""
+    """Yield, per block of an array, the index of its first number and a mask of its numbers that are not finite."""
     if not x.flags.c_contiguous:
         x = np.ascontiguousarray(x)
     flat = x.reshape(-1)

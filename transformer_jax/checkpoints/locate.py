@@ -19,24 +19,23 @@ logger = logging.getLogger(__name__)
 
 
 class Opened(NamedTuple):
-    """A store of checkpoints, and the step if the path named one checkpoint; None means the newest valid one."""
+    """A store of checkpoints. step: of the checkpoint that the path names; None for the newest valid one."""
 
     store: CheckpointStore
     step: int | None
 
 
 def open_checkpoint(path: Path | str, higher_is_better: Callable[[Mapping[str, Any]], bool]) -> Opened:
-    """Open checkpoints for reading.
+    """Return the store of the checkpoints at a path, opened for reading, and the step that the path names.
 
     Args:
       path: WORKDIR, WORKDIR/checkpoints or WORKDIR/checkpoints/STEP; WORKDIR/checkpoints/best for the best step by
         `training.best_metric`; or a copy of a checkpoint anywhere, with any name.
       higher_is_better: returns the direction of `training.best_metric` for the config in a checkpoint's record.
 
-    Returns: the store; and the step if the path names one checkpoint, or None for the newest good one. A damaged
-      checkpoint that is or may be better than the best is named in a warning.
-    Raises:
-      CheckpointError: there is no checkpoint; the message says what was found instead.
+    With `best`, a warning names every damaged checkpoint that is, or may be, better than the one that is chosen.
+
+    Raises: CheckpointError if there is no checkpoint; the message says what was found instead.
     """
     path = Path(os.path.abspath(os.path.expanduser(path)))
     try:

@@ -168,8 +168,8 @@ def read_stored_config(workdir: Path) -> dict[str, Any] | None:
 def config_of_run(workdir: Path, allow_config_change: bool = False) -> tuple[Path, dict[str, Any]] | None:
     """Return the config of the run in a work directory, and the file that has it; None if there is none.
 
-    It is that of config.json, which must be the config of the newest checkpoint, apart from fields that may change at a
-    resume. If config.json is missing, it is that of the newest checkpoint.
+    The file is config.json. Its config must equal that of the newest checkpoint, apart from fields that may change at a
+    resume. If config.json is missing, the config comes from the newest checkpoint.
 
     Args:
       allow_config_change: take config.json even if the newest checkpoint has another config.
@@ -181,7 +181,7 @@ def config_of_run(workdir: Path, allow_config_change: bool = False) -> tuple[Pat
     step, stored = newest
     if config is None:
         folder = workdir / CHECKPOINTS / str(step)
-        logger.warning("%s: has no %s; the config is that of checkpoint %d", workdir, CONFIG, step)
+        logger.warning("%s: has no %s; using the config of checkpoint %d", workdir, CONFIG, step)
         return folder, stored
     with reading(workdir / CONFIG):
         lines = {} if allow_config_change else lasting_differences(stored, config, f"checkpoint {step}")

@@ -153,7 +153,7 @@ def checkpoint_flag(values: flags.FlagValues) -> None:
 
 
 def test_file_flags(values: flags.FlagValues) -> None:
-    """Declare the flags of a test set that is no part of the corpus; `test_files_of` reads them."""
+    """Declare the flags of a test set that is not part of the corpus; `test_files_of` reads them."""
     path_flag(
         values, "input", "score this file in place of the corpus: sentences, FILE.tsv, FILE.jsonl or tfds:DATASET:SPLIT"
     )

@@ -157,14 +157,14 @@ def _write(maps: AttentionMaps, shown: Selection, about: dict[str, str], folder:
 
 
 def _check_finite(weights: Mapping[str, np.ndarray]) -> None:
-    """Raise DataError for a weight that is NaN or infinite."""
+    """Raise DataError if an attention weight is NaN or infinite."""
     import numpy as np
 
     from transformer_jax.tasks.trained.lines import NOT_FINITE
 
     for kind, of_kind in weights.items():
         if not np.isfinite(of_kind).all():
-            raise DataError(f"{kind}: a weight is no number; {NOT_FINITE}")
+            raise DataError(f"{kind}: an attention weight is NaN or infinite; {NOT_FINITE}")
 
 
 def _table(entropies: Mapping[str, np.ndarray], shown: Selection) -> str:

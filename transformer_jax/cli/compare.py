@@ -17,7 +17,7 @@ examples.
 The references of a split must be the same for all checkpoints. Each checkpoint is evaluated as by `evaluate`, into the
 same files. Files from the same parameters and settings are reused, so that after `evaluate` this takes seconds.
 --evaluation.FIELD=VALUE and --decode.FIELD=VALUE apply to all checkpoints. --input, --reference, --name and --columns
-name a test set that is no part of the corpus, as for `evaluate`.
+name a test set that is not part of the corpus, as for `evaluate`.
 """
 
 from pathlib import Path

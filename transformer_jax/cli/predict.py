@@ -385,11 +385,11 @@ def _writer(predictor: Predictor[Any], output: str, probabilities: bool) -> _Wri
     from transformer_jax.tasks.trained.predictor import Answerer, Classifier, ImageClassifier, Tagger
 
     if output == "conll" and not isinstance(predictor, Tagger):
-        raise ConfigError("--output=conll: is for tags of words; use --output=text or jsonl")
+        raise ConfigError("--output=conll: only for models that tag words; use --output=text or jsonl")
     if probabilities and isinstance(predictor, Answerer):
         raise ConfigError("--probabilities: not available for question answering, whose answers have only scores")
     if probabilities and isinstance(predictor, Tagger) and output != "jsonl":
-        raise ConfigError("--probabilities: tags are written without them; use --output=jsonl")
+        raise ConfigError(f"--probabilities: --output={output} writes tags without probabilities; use --output=jsonl")
     for cls, writer in (
         (ImageClassifier, _ImageWriter),
         (Classifier, _LabelWriter),

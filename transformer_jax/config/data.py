@@ -118,7 +118,7 @@ class DataConfig:
         False,
         "`jsonl`: the input may be a list of texts, such as the sentences of a document, and the target a list of "
         "references; the input is then the texts joined by spaces",
-        read_by={"data.format": ("jsonl",)},
+        read_by={"task.name": ("text_to_text",), "data.format": ("jsonl",)},
     )
     encoding: str = choice(
         "utf-8", ("utf-8", "latin-1"), "`text`: encoding of the files", read_by={"data.source": ("text",)}
@@ -143,8 +143,8 @@ class DataConfig:
     target_feature: str | None = field(
         None,
         "targets, or labels: like input_feature; default target_locale, column 2, of `conll` the last column, of "
-        "`conllu` UPOS; empty: there are none, as for a language model. `embedded`: families, phrases or answers in "
-        "place of translations; default of `tfds_images`: label",
+        "`conllu` UPOS; empty: there are none, as for a language model. `embedded`: families, phrases, answers or "
+        "headlines in place of translations; default of `tfds_images`: label",
         read_by={"data.source": ("text", "tfds", "embedded", "tfds_images")},
     )
     coarse_labels: bool = field(
@@ -201,7 +201,7 @@ class DataConfig:
     test_split: str = field("test", "test split, like train_split; empty: there is none", read_by=_SPLIT_BY_USER)
     test_sets: str = field(
         "",
-        "further splits to score: NAME=SPLIT,NAME=SPLIT, each like test_split; they are no part of the corpus",
+        "further splits to score: NAME=SPLIT,NAME=SPLIT, each like test_split; they are not part of the corpus",
         read_by=_SPLIT_BY_USER,
         bookkeeping=True,
     )

@@ -290,7 +290,7 @@ class ExperimentConfig:
         if rate < 1 and self.task.name == "classification":
             yield f"model.teacher_forcing_rate={rate}: task.name='classification' predicts no tokens to read"
         example = "encoder/forwards_0" if model.num_encoder_layers else "decoder/layers_0"
-        with contextlib.suppress(ValueError):  # the section has reported text that is no list of rules
+        with contextlib.suppress(ValueError):  # the section has reported text that is not a list of rules
             for rule in parse_freeze(self.optimizer.freeze):
                 if rule.layers is not None:
                     yield (

@@ -111,5 +111,5 @@ def rate(default: Any, doc: str, **metadata: Any) -> Any:
 
 
 def section(cls: type, **metadata: Any) -> Any:
-    """Return a field that is a section; its `read_by`, as of `field`, holds for all of its fields."""
+    """Return a field that is a section; its `read_by`, as in `field`, holds for all of its fields."""
     return dataclasses.field(default_factory=cls, metadata=metadata)

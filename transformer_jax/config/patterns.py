@@ -20,7 +20,7 @@ def check_pattern(pattern: str) -> None:
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"'{pattern}' is no regular expression: {error}; it cannot contain commas") from error
+        raise ValueError(f"'{pattern}' is not a regular expression: {error}; it cannot contain commas") from error
     try:
         re.compile(f"(?:{pattern})(?:/|$)")
     except (re.error, OverflowError, RecursionError) as error:

@@ -7,7 +7,7 @@ import typing
 
 
 def nearest(name: str, known: typing.Iterable[str], likeness: float = 0.5) -> str:
-    """Return " (did you mean 'X'?)", or an empty text if no known name is similar; `likeness` as of `close_names`."""
+    """Return " (did you mean 'X'?)", or an empty text if no known name is similar; `likeness` as in `close_names`."""
     matches = close_names(name, known, 1, likeness)
     return f" (did you mean '{matches[0]}'?)" if matches else ""
 

@@ -118,7 +118,7 @@ def causes_of(name: str, derived: Mapping[str, Sequence[str]]) -> tuple[str, ...
     """Return the fields that a derived default follows from, directly or through another derived default.
 
     Args:
-      derived: as of `derived_fields`.
+      derived: as in `derived_fields`.
     """
     direct = derived.get(name, ())
     return tuple(dict.fromkeys([*direct, *(cause for field in direct for cause in causes_of(field, derived))]))

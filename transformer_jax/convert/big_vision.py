@@ -104,7 +104,7 @@ def open_big_vision(path: Path) -> BigVisionFile:
     missing = [name for name in ("embedding/projection/kernel", "head/output/kernel") if name not in ours]
     missing += [name for name in _RANKS if name.startswith("encoder/layers") and name not in ours]
     if missing:
-        raise CheckpointError(f"{path}: is no ViT of big_vision with a head: lacks {', '.join(missing)}")
+        raise CheckpointError(f"{path}: is not a ViT of big_vision with a head: lacks {', '.join(missing)}")
     for name, rank in _RANKS.items():
         if name in ours and ours[name].ndim != rank:
             raise CheckpointError(f"{path}: {name} has the shape {ours[name].shape}, expected {rank} sizes")

@@ -169,7 +169,7 @@ def _boundary(keys: Collection[str], symbols: Collection[str]) -> str:
 
 
 def _inside(keys: Iterable[str]) -> tuple[str, str]:
-    """Return patterns for the places within keys, and for the characters behind them."""
+    """Return a pattern for the places inside a key, and one for the characters that follow such places."""
     marks: dict[str, set[str]] = defaultdict(set)
     for key in keys:
         marks[key[0]].add(key[1:])

@@ -207,7 +207,7 @@ def _original(family: Family, name: str, stored: Mapping[str, str]) -> str | Non
 
 
 def rows_of_head(family: Family, files: TensorFiles) -> int | None:
-    """Return the number of outputs of a head for labels; None if the class or the folder has none."""
+    """Return the number of labels that the head predicts; None if the class or the folder has no head for labels."""
     stored = _with_prefix(family, files.tensors)
     names = [tensor.theirs for tensor in family.tensors if tensor.ours == ("head/output/bias",)]
     shapes = [files.tensors[stored[name]].shape for name in names if name in stored]

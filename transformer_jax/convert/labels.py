@@ -1,7 +1,7 @@
-"""Labels in config.json, in both directions: one function for every class with a head for labels.
+"""Read and write the labels in config.json, in one way for every class with a head that predicts labels.
 
-As in transformers, `id2label` names the labels and counts them; without it, `num_labels` counts them. A class that
-gives a label to a text or an image reads `problem_type`, and takes a head with one row for regression. Our heads are
+As in transformers, `id2label` names the labels and counts them; without it, `num_labels` counts them. In transformers,
+classes that label texts or images read `problem_type`, and treat a head with one row as regression. Our heads are
 always a softmax over the labels.
 """
 
@@ -29,7 +29,7 @@ class Labels(NamedTuple):
 
 
 def labels_of_config(family: Family, theirs: Mapping[str, Any], rows: int | None, where: str) -> Labels:
-    """Return the labels of a config.json; no names if the class has no head for labels.
+    """Return the labels of a config.json; no names if the class predicts no labels.
 
     Args:
       rows: of the head; None if the class has none.
@@ -55,7 +55,7 @@ def labels_of_config(family: Family, theirs: Mapping[str, Any], rows: int | None
 
 
 def _is_softmax_said(family: Family) -> bool:
-    """Return whether transformers reads `problem_type` for a class: tags are always a softmax."""
+    """Return whether transformers reads `problem_type` for a class: not for tags, which are always a softmax."""
     return family.tasks[0] != "tagging"
 
 
@@ -113,7 +113,7 @@ def _of_regression(theirs: Mapping[str, Any], count: int) -> Iterator[str]:
 
 
 def _distinct(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return names of labels without doubles; the later of two gets its id, as in `crane (517)`."""
+    """Return the names with no name twice: a name that repeats an earlier one gets its id, as in `crane (517)`."""
     result: dict[str, None] = {}
     known = {*labels}
     for id, label in enumerate(labels):

@@ -98,7 +98,7 @@ def read_preprocessor(path: Path, config: ModelConfig) -> Preprocessing:
     elif values.pop("pad_size", None) is not None:
         ignored["pad_size"] = "do_pad is false"
     if values.pop("do_convert_rgb", False) and config.image_channels != 3:
-        problems.append(f"do_convert_rgb=True: config.json has num_channels={config.image_channels}, which is no RGB")
+        problems.append(f"do_convert_rgb=True: config.json has num_channels={config.image_channels}, which is not RGB")
     ignored |= {name: reason for name, reason in _NOTES.items() if values.pop(name, None) is not None}
     if kind in _OF_VIT:
         ignored |= dict.fromkeys(values, "transformers does not read it for ViT")

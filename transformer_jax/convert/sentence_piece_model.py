@@ -64,7 +64,7 @@ class _Pieces:
 
     @functools.cached_property
     def range(self) -> tuple[np.float32, np.float32]:
-        """The lowest and the highest score of a piece that is no symbol."""
+        """The lowest and the highest score of a piece that is not a symbol."""
         scores = np.array([*self.texts.values()], np.float32)
         return scores.min(), scores.max()
 
@@ -146,7 +146,7 @@ def _pieces_of(tokenizer: SentencePieceTokenizer) -> _Pieces:
     names, texts, symbols = {}, {}, []
     for piece, score, kind in tokenizer.all_pieces():
         if kind is PieceKind.UNUSED:
-            raise ConfigError(_cannot(f"the unused piece {piece!r}, which it joins to no other and cuts again"))
+            raise ConfigError(_cannot(f"the unused piece {piece!r}, which never occurs in its output"))
         if kind is PieceKind.NORMAL:
             texts[piece] = score
         elif kind is PieceKind.USER_DEFINED:

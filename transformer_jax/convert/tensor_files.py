@@ -37,7 +37,7 @@ READ_TYPES = {
 """The types of tensors that we read; float32 holds each of their values exactly."""
 WRITTEN_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 SHARD_BYTES = 5 * 1000**3
-"""Largest size of a file of several."""
+"""Largest size of each file, if the tensors are written to several."""
 
 
 class Stored(NamedTuple):
@@ -53,7 +53,7 @@ class TensorFiles:
     """The tensors of a folder by name; the numbers are read when they are asked for."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises: CheckpointError if the folder has no such files, or one is missing or damaged."""
+        """Raises: CheckpointError if the folder has no safetensors file, or one is missing or damaged."""
         self.folder = folder
         self.tensors: dict[str, Stored] = {}
         for file, names in _files(folder).items():

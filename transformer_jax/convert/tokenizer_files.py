@@ -103,7 +103,7 @@ class _Files:
         by_id: dict[int, dict[str, Any]] = {}
         for id, token in _items(self.settings.get("added_tokens_decoder"), f"{SETTINGS}: added_tokens_decoder"):
             if not id.isdecimal():
-                raise DataError(f"{SETTINGS}: added_tokens_decoder: {id!r} is no id")
+                raise DataError(f"{SETTINGS}: added_tokens_decoder: {id!r} is not an id")
             by_id[int(id)] = _token(token, f"{SETTINGS}: added_tokens_decoder: {id}")
         for token in _list(self.json_values.get("added_tokens"), f"{JSON}: added_tokens"):
             id = token.get("id") if isinstance(token, dict) else None
@@ -156,7 +156,7 @@ def _list(values: Any, where: str) -> list[Any]:
 
 def _id(id: Any, where: str) -> int:
     if type(id) is not int or id < 0:
-        raise DataError(f"{where}: {id!r:.100} is no id")
+        raise DataError(f"{where}: {id!r:.100} is not an id")
     return id
 
 

@@ -26,7 +26,7 @@ from transformer_jax.errors import DataError
 
 
 class BadValueError(DataError):
-    """A value that a column cannot hold. index: of its example, among those that were encoded together."""
+    """A value that a column cannot hold. index: the place of its example among those that were encoded together."""
 
     def __init__(self, index: int, problem: str) -> None:
         super().__init__(problem)
@@ -61,7 +61,7 @@ class Column(abc.ABC):
 
     @property
     def key(self) -> dict[str, Any]:
-        """Return everything except source and tokenizer that determines the stored values, ready for JSON."""
+        """Return the properties of the column that its stored values depend on, as values for JSON."""
         cls = type(self)
         return {"class": f"{cls.__module__}:{cls.__qualname__}", "version": cls.version, **dataclasses.asdict(self)}
 

@@ -61,7 +61,7 @@ def _pixels_of(image: Image.Image, mode: str | None, bits: int) -> Pixels:
 
 
 def _in_8_bits(image: Image.Image) -> Image.Image:
-    """Return an image whose channels have 8 bits or 1; raise ValueError for numbers that are no 16 bits."""
+    """Return an image whose channels have 8 bits or 1; raise ValueError for numbers that do not have 16 bits."""
     from PIL import Image
 
     if image.mode != "F" and not image.mode.startswith("I"):
@@ -134,7 +134,7 @@ def converted(pixels: np.ndarray, mode: str) -> Pixels:
 
 
 def read_picture(path: Path, name: str, mode: str | None = None) -> Picture:
-    """Return the image of a file, which is read when its pixels are; `mode` as of `decoded`."""
+    """Return the image of a file, which is read when its pixels are; `mode` as in `decoded`."""
 
     def load() -> Pixels:
         try:

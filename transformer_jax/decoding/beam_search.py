@@ -1,6 +1,6 @@
 """Beam search (Graves 2012; Sutskever et al. 2014, section 3.2): keep the W most probable prefixes of every input.
 
-Implementations differ in three rules, which are named here. A hypothesis Y ends with end-of-sequence; |Y| counts it.
+Implementations differ in four rules, the fields of `Rules`. A hypothesis Y ends with end-of-sequence; |Y| counts it.
 
 `length_penalty`: the score that ranks hypotheses.
 - `none`: log P(Y).
@@ -43,7 +43,7 @@ from transformer_jax.typing import Array, ArrayLike
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """The named rules and the number of hypotheses to return; alpha is an argument of the search."""
+    """The value of each rule, and the number of hypotheses to return; alpha is an argument of the search."""
 
     length_penalty: str = "gnmt"
     end_among: str = "beam"
@@ -56,8 +56,8 @@ class Beam(NamedTuple):
     """State of a beam search.
 
     scores: [B, W] float32, log P of every live hypothesis, best first; -inf for one that does not exist.
-    ended: the W best hypotheses that have ended, best first; with `compete` also those cut at the limit. num_ended: [B]
-    int32, number of all of them.
+    ended: the W best hypotheses that have ended, best first; with `compete` also those cut at the limit.
+    num_ended: [B] int32, number of all such hypotheses, also those that are not among the W best.
     done: [B] bool.
     """
 

@@ -78,8 +78,8 @@ def generate(
         the average.
       params: one tree per decoder, from its method `prepare`.
       row_ids: [B] int32, seeds of sampling; default 0, 1, 2, ...
-    Raises: ConfigError if vocabularies differ, or as `split_settings`; DataError, which names the row, if the models
-      cannot read a prompt.
+    Raises: ConfigError if vocabularies differ, and where `split_settings` raises it; DataError, which names the row, if
+      the models cannot read a prompt.
     """
     search = prepare(decoders, params, decode, ends, request, row_ids)
     if not search.settings.sample:

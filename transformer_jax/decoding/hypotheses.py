@@ -29,7 +29,7 @@ class Step(Protocol):
         visible: Bool[Array, "B W C"],
         cache: Any,
     ) -> tuple[Float[Array, "B W V"], Any]:
-        """Write ids into the first W free slots, and attend to the visible slots, which include these.
+        """Write ids into the first W free slots, and attend to the visible slots, which include the ones written.
 
         Returns: float32 logits of the token after each id, and the new cache.
         """

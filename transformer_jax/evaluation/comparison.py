@@ -38,7 +38,7 @@ def compare(
     Args:
       paths: two or more; overrides apply to all. samples, seed: of the paired bootstrap.
       files: a test set to compare on in place of the corpus; `splits` is its name.
-      trust: as of `load`.
+      trust: as in `load`.
     Raises: ConfigError, CheckpointError, DataError as `evaluate`; ConfigError if the tasks differ; DataError if the
       references of a split differ, or the task has no metric with a direction. All of these are raised before anything
       is scored. DataError after the statistics are computed, if no metric with a direction follows from them.

@@ -103,7 +103,7 @@ class Evaluator:
         self._made.clear()
 
     def score(self, params: Params, split: str, generate: bool = True) -> Scores:
-        """Return the task's scores of a split as JSON values; arguments as of `Task.score`.
+        """Return the task's scores of a split as JSON values; arguments as in `Task.score`.
 
         Raises: DataError as `check`, for any exception of a task or an architecture from outside of this package, and
           for a score that JSON cannot represent.

@@ -1,4 +1,4 @@
-"""Scores of one file that is no part of the corpus, with a model that is already loaded."""
+"""Scores of one file that is not part of the corpus, with a model that is already loaded."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def evaluate(
       baselines: also score the cheap baselines of the task, `task_baselines`. Those that learn nothing are always
         scored with outputs.
       files: a test set to score in place of the corpus, which is then not opened.
-      trust: as of `load`.
+      trust: as in `load`.
     Returns: metrics by split.
     Raises: CheckpointError, ConfigError as `load`; ConfigError if the task has no baselines; DataError if the corpus is
       not the checkpoint's or lacks a split.
@@ -146,12 +146,12 @@ class Scorer:
 
     @classmethod
     def of_training(cls, config: ExperimentConfig, params: Params, data: Data, step: int, workdir: Path) -> Scorer:
-        """Return the scorer of parameters that this process has trained; its scores are those of their checkpoint.
+        """Return a scorer of parameters that this process has trained; their checkpoint would get the same scores.
 
         Args:
           config: of the run; params: after its last update; data: its corpus; step: number of updates.
           workdir: of the run.
-        Raises: CheckpointError if a parameter is NaN or infinite; ConfigError if outputs are several for one input.
+        Raises: CheckpointError if a parameter is NaN or infinite; ConfigError if an input gets several outputs.
         """
         loaded = of_training(config, params, data, step, workdir)
         _check_one_output(loaded.config)
@@ -183,7 +183,7 @@ class Scorer:
                 raise no_such_split(name, known)
 
     def score(self, split: str, generate: bool = True) -> dict[str, Any]:
-        """Score one split, write its files and return its metrics; `generate` as of `evaluate`."""
+        """Score one split, write its files and return its metrics; `generate` as in `evaluate`."""
         metrics = self._model_and_split(split)
         try:
             with doing(f"scoring {split}"):
@@ -263,7 +263,7 @@ class Scorer:
         }
 
     def corpus(self, split: str) -> str:
-        """Return the digest of the corpus, or of the split if it is a test set that is no part of the corpus."""
+        """Return the digest of the corpus, or of the split if it is a test set that is not part of the corpus."""
         of_split = self.evaluator.data.source.fingerprint(split)["sha256"]
         own = self.files is not None or of_split != self.evaluator.data.source.fingerprint()["sha256"]
         corpus = self.loaded.corpus or self.evaluator.data.source.fingerprint()

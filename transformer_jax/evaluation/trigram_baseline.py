@@ -49,7 +49,7 @@ class Places(NamedTuple):
 
 
 class Counts:
-    """How often keys occur: sorted keys, found by bisection."""
+    """The number of times that each key occurs; the keys are sorted, and found by bisection."""
 
     def __init__(self, keys: Int[np.ndarray, " n"]) -> None:
         self._keys, self._counts = np.unique(keys, return_counts=True)
@@ -64,7 +64,7 @@ class TwoSidedTrigrams:
     """Counts of a training split, and weights for each class of c(l . r); see the module's docstring."""
 
     def __init__(self, training: Places, vocab_size: int) -> None:
-        """training: every token of the split with its neighbours, at least one."""
+        """training: all tokens of the split, at least one, with their neighbours."""
         self._vocab_size = vocab_size
         self._size = size = vocab_size + 1  # with an id for no neighbour
         left, token, right = training

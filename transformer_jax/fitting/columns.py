@@ -248,7 +248,7 @@ def _file(data: DataConfig, split: str) -> TextFile:
 class _Table(NamedTuple):
     """A sample of a table.
 
-    columns: values of the rows, by name. names: of all columns, also of those that are no text. rows: texts by name.
+    columns: values of the rows, by name. names: of all columns, also of those that are not text. rows: texts by name.
     """
 
     columns: dict[str, list[str]]

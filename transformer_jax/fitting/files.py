@@ -57,7 +57,7 @@ def find_files(kind: CorpusKind, data: Mapping[str, Any], given: Set[str]) -> di
     if only is not None:
         files = [file for file in files if file.stem == named(only).stem]
         if (plain := only.with_suffix("")) != only and only.suffix == ".gz" and plain.is_file():
-            raise DataError(f"{only}: {plain} is read where both are there; remove or rename one of them")
+            raise DataError(f"{only}: {plain} exists too, and would be read instead; remove or rename one of them")
     groups = _groups(kind, files, data, given)
     if only is not None:
         groups = {format: {s: of for s, of in stems.items() if only in of} for format, stems in groups.items()}

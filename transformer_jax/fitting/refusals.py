@@ -86,7 +86,7 @@ def _other_set(kind: CorpusKind, files: Sequence[Path]) -> str:
     else:
         return ""
     shown = " and ".join(sorted(labels))
-    return f"one file per label ({shown}) is no format here; write a label, a tab and a text per line of train.tsv"
+    return f"one file per label ({shown}) is not a format here; write a label, a tab and a text per line of train.tsv"
 
 
 _OPPOSITES = ({"pos", "neg"}, {"positive", "negative"}, {"spam", "ham"})

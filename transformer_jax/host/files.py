@@ -170,7 +170,7 @@ def is_finite(values: Any) -> bool:
 def json_values(values: Any) -> Any:
     """Return values that JSON and UTF-8 can hold.
 
-    A number that is not finite becomes null. Half of a surrogate pair, as in file names that are no UTF-8, becomes its
+    A number that is not finite becomes null. Half of a surrogate pair, as in file names that are not UTF-8, becomes its
     escape `\\udcff`.
     """
     if isinstance(values, float):

@@ -153,7 +153,7 @@ def check_model(model: ModelConfig, params: Params) -> None:
     layers = params.get("decoder", {}).get("layers", {})
     if "self_attention" not in layers or ("encoder" in params) != ("cross_attention" in layers):
         raise ConfigError(
-            f"attention is shown of encoder-decoders and of decoder-only models; this model has other parts: "
+            f"attention can be shown for encoder-decoders and decoder-only models; the parts of this model are "
             f"{', '.join(params)}"
         )
 

@@ -131,11 +131,14 @@ def parse_analogies(given: str) -> list[tuple[str, str, str]]:
 
 
 def spread_out(points: Float[np.ndarray, "V 2"], order: Sequence[int], count: int, apart: float = 0.05) -> list[int]:
-    """Return the indices of points to label, so that labels do not overlap; each point is far from those before it.
+    """Return the indices of the points to label, in the given order, without those whose labels would overlap.
+
+    A point is left out if it is too close to one that is labelled already.
 
     Args:
-      order: indices of points, the most important first. count: most labels.
-      apart: the smallest distance of two points, as a fraction of the width and height of all.
+      order: indices of points, the most important first. count: the largest number of labels.
+      apart: labelled points differ by at least this fraction of the height of all points, or twice this fraction of
+        their width.
     """
     size = np.ptp(points, axis=0)
     scaled = points / np.where(size > 0, size, 1.0)

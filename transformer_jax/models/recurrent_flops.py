@@ -60,7 +60,7 @@ def activation_bytes(config: ModelConfig, rows: int, widths: Mapping[str, int], 
     Other backends fuse differently. For the compiler's own figure, run `transformer-jax inspect --compile`.
 
     Args:
-      rows: B, on one device. widths: as of `train_flops`. loss_chunks: number of parts in which logits are computed.
+      rows: B, on one device. widths: as in `train_flops`. loss_chunks: number of parts in which logits are computed.
     """
     config = config.resolved()
     source = rows * widths["inputs"] if config.num_encoder_layers else 0

@@ -2,8 +2,8 @@
 
 A training pass normalises with the mean and variance of its own batch, over all tokens of all rows on all devices; the
 collection `STATISTICS` is mutable in it. Every other pass normalises with running averages of these, so that an output
-depends on its own row alone. The averages are no parameters: no gradient reaches them. The training state holds them in
-`TrainState.extra[STATISTICS]`, and a pass that reads them gets them beside the scale and bias of their norm
+depends on its own row alone. The averages are not parameters: no gradient reaches them. The training state holds them
+in `TrainState.extra[STATISTICS]`, and a pass that reads them gets them beside the scale and bias of their norm
 (`with_running`).
 """
 

@@ -88,7 +88,7 @@ class Dropout(NamedTuple):
 
 
 def fold_dropout(dropout: Dropout | None, number: Array | int) -> Dropout | None:
-    """Return the dropout of the number-th part of a module, with its own seed; None stays None."""
+    """Return the dropout of one part of a module, with a seed that `number` determines; None stays None."""
     return None if dropout is None else dropout._replace(seed=fold(dropout.seed, number))
 
 

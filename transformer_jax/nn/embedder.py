@@ -57,7 +57,7 @@ class Embedder(nn.Module):
         """Map token embeddings x [B, T, D] at positions [B, T] or [1, T] to [B, T, D].
 
         Args:
-          types: the type of every token, int32; None: all are of type 0. is_token: [B, T], as of `Norm`.
+          types: the type of every token, int32; None: all are of type 0. is_token: [B, T], as in `Norm`.
         """
         x = self.position_embedding(x, positions)
         if self.type_embedding is not None:

@@ -59,7 +59,7 @@ class Site(enum.IntEnum):
 
 
 class LayerOutput(NamedTuple):
-    """Output [B, T, D], attention weights by name, and the cache with the new tokens; None without a state."""
+    """x: [B, T, D]. weights: attention weights by name. cache: with the new tokens; None without a state."""
 
     x: Activations
     weights: dict[str, Any]

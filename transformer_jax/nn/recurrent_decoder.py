@@ -219,9 +219,10 @@ def _time_major(x: Array) -> Array:
 
 
 class RecurrentDecoder(nn.Module):
-    """Layers of cells, and what they need of the source: the bridge and the attention.
+    """Layers of recurrent cells, and the two modules through which they read the source: the bridge and the attention.
 
-    Dropout stands between layers, which fold their numbers into its seed, and on the vectors that predict (`final`).
+    Dropout acts between layers, where each layer folds its number into the seed, and on the vectors that the next token
+    is predicted from (place `final`).
     """
 
     config: ModelConfig

@@ -28,13 +28,13 @@ class Residual(nn.Module):
         self.norm = Norm(self.config)
 
     def before(self, x: Activations, is_token: Bool[Array, "B T"] | None = None) -> Activations:
-        """Return the input of the sub-layer, computed from x [B, T, D]; `is_token` as of `Norm`."""
+        """Return the input of the sub-layer, computed from x [B, T, D]; `is_token` as in `Norm`."""
         return self.norm(x, is_token) if NORM_POSITIONS[self.config.norm_position].before else x
 
     def after(
         self, x: Activations, y: Activations, dropout: Dropout | None, is_token: Bool[Array, "B T"] | None = None
     ) -> Activations:
-        """Add the sub-layer's output y [B, T, D] to its input x [B, T, D]; `is_token` as of `Norm`."""
+        """Add the sub-layer's output y [B, T, D] to its input x [B, T, D]; `is_token` as in `Norm`."""
         total = x + drop(y, dropout, "residual")
         return self.norm(total, is_token) if NORM_POSITIONS[self.config.norm_position].after else total
 

@@ -121,7 +121,7 @@ class Stack(nn.Module):
         """Map embedded tokens x [B, T, D] to [B, T, D], and return attention weights [L, B, N, T, S] by name.
 
         Args:
-          positions: [B, T] or [1, T] int32; memory: [B, S, D]. is_token: [B, T], as of `Norm`.
+          positions: [B, T] or [1, T] int32; memory: [B, S, D]. is_token: [B, T], as in `Norm`.
         """
         inputs = LayerInputs(positions, mask, self._bias(positions, positions), memory, memory_mask, is_token)
         x, weights = self.layers(x, jnp.arange(self.num_layers), inputs, dropout)

@@ -75,7 +75,7 @@ def open_gzip(path: Path | str, most: int | None = None) -> Generator[io.Buffere
 
     Args:
       most: the largest expanded size; default: `expansion_bound` of the file's size.
-    Raises: OSError if the file cannot be opened; ValueError, also while the stream is read, if it is no gzip, is
+    Raises: OSError if the file cannot be opened; ValueError, also while the stream is read, if it is not gzip, is
       damaged or cut short, or expands to more.
     """
     with open_file(path) as file, gzip.GzipFile(fileobj=file) as stream:
@@ -148,14 +148,14 @@ def open_zip(path: Path | str, are_paths: bool = True) -> Generator[Archive]:
 
     Args:
       are_paths: the names of its files are paths, none of which may lead out of a folder; False: they name arrays.
-    Raises: OSError if the file cannot be opened; ValueError if it is no zip archive, is damaged, has a link, a path
+    Raises: OSError if the file cannot be opened; ValueError if it is not a zip archive, is damaged, has a link, a path
       that leads out, two files of a name, or more than `MAX_MEMBERS` files.
     """
     with _BoundedReads(open_file(path).detach()) as bounded:
         try:
             archive = zipfile.ZipFile(bounded)
         except (*_DAMAGES, OverflowError, OSError) as error:
-            raise CompressedError(f"it is no zip archive, or is damaged: {error}") from error
+            raise CompressedError(f"it is not a zip archive, or is damaged: {error}") from error
         with archive:
             infos = archive.infolist()
             if len(infos) > MAX_MEMBERS:

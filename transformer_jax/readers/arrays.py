@@ -79,7 +79,7 @@ class ArrayFile:
         """Return an array.
 
         Raises: KeyError if there is none of this name; ValueError, which names the array, if it is damaged, larger than
-        its file, or of a type that is no number, text or truth value.
+        its file, or of a type that is not a number, text or truth value.
         """
         member = self._members[name]
         with _named(name), self._archive.open(member) as stream:
@@ -90,7 +90,7 @@ class ArrayFile:
 def open_npz(path: Path | str) -> Generator[ArrayFile]:
     """Yield the arrays of an .npz file.
 
-    Raises: OSError if the file cannot be opened; ValueError if it is no zip archive or is damaged.
+    Raises: OSError if the file cannot be opened; ValueError if it is not a zip archive or is damaged.
     """
     with open_zip(path, are_paths=False) as archive:
         yield ArrayFile(archive)

@@ -18,10 +18,10 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse_json(data: bytes | str, most: int = MAX_JSON_BYTES, check_text: bool = True) -> Any:
-    """Return the values of a JSON text; a byte order mark before it is no part of it.
+    """Return the values of a JSON text; a byte order mark before it is not part of it.
 
     Args: check_text: False if the caller reads some texts only, and checks them itself.
-    Raises: ValueError if it is no JSON, is longer than `most`, is nested deeper than `MAX_DEPTH`, has a number of
+    Raises: ValueError if it is not JSON, is longer than `most`, is nested deeper than `MAX_DEPTH`, has a number of
     more digits than Python converts, or has half of a surrogate pair, which no file or terminal can encode.
     """
     if len(data) > most:
@@ -90,5 +90,5 @@ def _check_encodable(values: Any) -> None:
                 text.encode()
             except UnicodeEncodeError as error:
                 half = f"\\u{ord(text[error.start]):04x}"
-                raise ValueError(f"it has {half}, half of a surrogate pair, which is no character") from None
+                raise ValueError(f"it has {half}, half of a surrogate pair, which is not a character") from None
         level = _inside(level)

@@ -28,4 +28,4 @@ def read_plain_pickle(path: Path) -> Any:
     try:
         return _Plain(io.BytesIO(data)).load()
     except Exception as error:  # damaged pickles raise a dozen types
-        raise ValueError(f"it is no pickle of plain values: {error}") from error
+        raise ValueError(f"it is not a pickle of plain values: {error}") from error

@@ -50,11 +50,12 @@ def read_tensor_places(path: Path | str) -> dict[str, TensorPlace]:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > min(MAX_HEADER_BYTES, size - 8):
             raise ValueError(
-                f"its header would have {length:,} bytes; the file has {size:,}, it is damaged or cut short"
+                f"its header would have {length:,} bytes; the file has {size:,}, and a header at most "
+                f"{MAX_HEADER_BYTES:,}"
             )
         header = parse_json(file.read(length), MAX_HEADER_BYTES)
     if not isinstance(header, dict):
-        raise ValueError("its header is no object")
+        raise ValueError("its header is not an object")
     places, ends = {}, []
     for name, entry in header.items():
         if name == "__metadata__":
@@ -68,7 +69,7 @@ def read_tensor_places(path: Path | str) -> dict[str, TensorPlace]:
             raise ValueError(f"its tensor '{name}' begins at byte {start:,} of the numbers, expected {reached:,}")
         reached = end
     if 8 + length + reached != size:
-        raise ValueError(f"its tensors end at byte {8 + length + reached:,}, but it has {size:,}: damaged or cut short")
+        raise ValueError(f"its tensors end at byte {8 + length + reached:,}, but the file has {size:,} bytes")
     return places
 
 

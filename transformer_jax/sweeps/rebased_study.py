@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax import builtin
 from transformer_jax.config import ExperimentConfig, base_type, unread_by
 from transformer_jax.config_file import leaf_types, read_config
 from transformer_jax.errors import ConfigError
-from transformer_jax.sweeps.figures import Curves, CustomFigure, Figure, MetricByAxis, MetricByBin, MetricByVariant
-from transformer_jax.sweeps.study import NOWHERE, Axis, Metric, Range, Study
+from transformer_jax.sweeps.figures import Curves, Figure, MetricByAxis, MetricByBin, MetricByVariant
+from transformer_jax.sweeps.study import Axis, Metric, Range, Study
 from transformer_jax.tasks.task import TASKS
 
 
@@ -168,24 +167,3 @@ def _figures(
         if figure not in result:
             result.append(figure)
     return tuple(result)
-
-
-def with_code(study: Study, code: Study) -> Study:
-    """Return a recorded study with what cannot be recorded: the functions of its study.py.
-
-    The recorded baseline is a path in a file, and a config is code: it is found in the folder of the study only if the
-    study.py names the same, else only if it is built in.
-    """
-
-    def folder(recorded: Study, of_code: Study | None) -> Path:
-        return code.folder if of_code is not None and recorded.baseline == of_code.baseline else NOWHERE
-
-    drawn = tuple(figure for figure in code.figures if isinstance(figure, CustomFigure))
-    first = study.pretraining
-    return dataclasses.replace(
-        study,
-        figures=(*study.figures, *drawn),
-        measure=study.measure and code.measure,
-        pretraining=None if first is None else dataclasses.replace(first, folder=folder(first, code.pretraining)),
-        folder=folder(study, code),
-    )

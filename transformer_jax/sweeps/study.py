@@ -172,7 +172,7 @@ class Study:
       tasks: those that `measure` can measure; without any, it can measure all.
       figures: of the report.
       equal_flops: every variant trains with as many floating-point operations as the reference; the number of its steps
-        follows. Needs batches whose shape does not depend on the corpus, as of `data.batching=windows` and `rows`.
+        follows. Needs batches whose shape does not depend on the corpus, as with `data.batching=windows` and `rows`.
         Names of values by axis, as `{"budget": "flops"}`: only the variants with these values.
       pretraining: a study of a first training. A trial starts from the checkpoint (`training.init_from`) of the trial
         that has its seed, and on every axis of that study its value. Axes of the same name have the same values.
@@ -331,7 +331,7 @@ class Study:
         return dataclasses.replace(self, metrics=metrics)
 
     def metric_for_task(self, metric: Metric, task: Task, splits: Sequence[str] | None) -> Metric:
-        """Return one metric with its direction; arguments and errors as of `for_task`."""
+        """Return one metric with its direction; arguments and errors as in `for_task`."""
         spec = declared(task, metric.name)
         if metric.split == TRAIN:
             _check_metric(metric, [known.name for known in training_metrics(task)])

@@ -1,7 +1,7 @@
 """A study as JSON, so that a report of finished trials needs no code of the study.
 
 Functions cannot be stored: `measure` becomes a mark that there is one, and figures that the study draws itself are
-left out.
+left out. `with_code` takes them from the study's code.
 """
 
 from __future__ import annotations
@@ -61,6 +61,27 @@ def declared_study(values: Mapping[str, Any], file: Path) -> Study:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
         raise DataError(f"{file}: does not declare a study: {type(error).__name__}: {error}") from error
+
+
+def with_code(study: Study, code: Study) -> Study:
+    """Return a recorded study with the functions of its study.py, which cannot be recorded.
+
+    A config is code, and the recorded baseline is only a path in a file. So it is looked up in the folder of the study
+    only if the study.py names the same baseline. Otherwise it must be a built-in config.
+    """
+
+    def folder(recorded: Study, of_code: Study | None) -> Path:
+        return code.folder if of_code is not None and recorded.baseline == of_code.baseline else NOWHERE
+
+    drawn = tuple(figure for figure in code.figures if isinstance(figure, CustomFigure))
+    first = study.pretraining
+    return dataclasses.replace(
+        study,
+        figures=(*study.figures, *drawn),
+        measure=study.measure and code.measure,
+        pretraining=None if first is None else dataclasses.replace(first, folder=folder(first, code.pretraining)),
+        folder=folder(study, code),
+    )
 
 
 def _check_parts(values: Mapping[str, Any]) -> None:

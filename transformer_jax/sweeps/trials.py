@@ -179,7 +179,7 @@ def fields_of_variant(
     drawn: Mapping[str, Any],
     overrides: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
-    """Return the overrides of the baseline that make a variant, as on the command line; arguments as of `variant`.
+    """Return the overrides of the baseline that make a variant, as on the command line; arguments as in `variant`.
 
     Raises: ConfigError if two axes set a field to different values, and for overrides that a study does not allow.
     """

@@ -3,7 +3,7 @@
     python -P -m transformer_jax.sweeps.worker TRIAL_FOLDER ... [--trial_axis=vmap|map] [--study=FOLDER] [--trust=A,B]
 
 Several trials train as one compiled program. Exit codes are those of `transformer-jax`. A trial whose loss becomes NaN
-or infinite gets a result like any other; it is no error.
+or infinite gets a result like any other; it is not an error.
 """
 
 from __future__ import annotations

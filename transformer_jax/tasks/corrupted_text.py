@@ -173,7 +173,7 @@ class CorruptedToText(token_prediction.NextTokens, CorruptedText):
     def pairs(
         self, config: ExperimentConfig, texts: EncodedSplit, rows: Rows, text_keys: np.ndarray
     ) -> Mapping[str, corruption.TextRows]:
-        """Return `inputs` and `targets` of the texts of some rows; arguments as of `corrupted`."""
+        """Return `inputs` and `targets` of the texts of some rows; arguments as in `corrupted`."""
 
     def corrupted(
         self, config: ExperimentConfig, texts: EncodedSplit, rows: Rows, shape: BatchShape, text_keys: np.ndarray

@@ -19,7 +19,7 @@ def step_flops(config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -
     """Return the operations of a training step; None if the architecture does not count them for this task.
 
     Args:
-      rows, widths: as of `Architecture.train_flops`.
+      rows, widths: as in `Architecture.train_flops`.
     """
     architecture = ARCHITECTURES[config.model.architecture]
     try:
@@ -52,7 +52,7 @@ def steps_for_flops(config: ExperimentConfig, flops: int | float, plan: Training
     """Return the number of steps whose operations are closest to `flops`, at least 1.
 
     Args:
-      plan: as of `training_flops`; of batches of several shapes, the average over an epoch counts.
+      plan: as in `training_flops`; of batches of several shapes, the average over an epoch counts.
     Raises: ConfigError if the operations are not known.
     """
     if plan is None:

@@ -32,7 +32,7 @@ LOGGED = (
 READS = frozenset(
     {"task", "model.head_dropout_rate", "training.label_smoothing", "data.coarse_labels", "data.label_names"}
 )
-"""Fields that tasks with labels read, as of `Task.reads`."""
+"""Fields that tasks with labels read, in the form of `Task.reads`."""
 KINDS = ("right", "true", "predicted")
 """Kinds of counts of a class, in the order of `metrics.labels.ClassCounts`."""
 

@@ -50,7 +50,7 @@ class Tagging(LabelPrediction):
         return tuple(spec for spec in self.metrics if config.task.chunks or spec.name not in _OF_CHUNKS)
 
     def check_corpus(self, config: ExperimentConfig, data: Data) -> None:
-        """Raise DataError if the tags should mark chunks, and one is of no known scheme."""
+        """Raise DataError if the tags should mark chunks (`task.chunks`), and one belongs to no known scheme."""
         from transformer_jax.tasks.metrics.chunks import check_tags
 
         if config.task.chunks:

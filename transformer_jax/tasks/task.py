@@ -276,7 +276,7 @@ class Task(abc.ABC):
         """Return the batches of an evaluation; here those of `lengths` and `arrays`.
 
         Args:
-          tokens_per_batch, max_width: as of `EvaluationBatches`.
+          tokens_per_batch, max_width: as in `EvaluationBatches`.
         """
         from transformer_jax.data.batching import EvaluationBatches
 
@@ -314,7 +314,7 @@ class Task(abc.ABC):
         None if there is no head, or its operations are not known: then those of logits over the vocabulary are counted.
 
         Args:
-          rows, widths: as of `Architecture.train_flops`.
+          rows, widths: as in `Architecture.train_flops`.
         """
         return None
 

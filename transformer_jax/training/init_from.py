@@ -56,10 +56,10 @@ HEAD = "head"
 _POSITIONS = "encoder/position_embedding/learned/embedding"
 
 STARTS_FROM = {"encoder_only": ("encoder_decoder",)}
-"""Built-in architectures that a built-in one can start from, beside itself: those with its stack, used in its way.
+"""Other built-in architectures that a built-in one can start from: they use the same stack in the same way.
 
-An encoder reads the same in both. A decoder trained to attend to an encoder is no language model, and an encoder that
-has seen both directions is no decoder, so these pairs are refused although some of their arrays would fit.
+An encoder reads the same in both. A decoder trained to attend to an encoder is not a language model, and an encoder
+that has seen both directions is not a decoder, so these pairs are refused although some of their arrays would fit.
 """
 
 

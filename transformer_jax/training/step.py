@@ -94,7 +94,7 @@ class Gradient(NamedTuple):
 def batch_gradient(
     static: StaticConfig, params: Params, batch: Batch, step: Array, hyper: Hyper, axis_name: str | None = None
 ) -> Gradient:
-    """Return the gradients and sums of a batch; `axis_name` as of `train_step`.
+    """Return the gradients and sums of a batch; `axis_name` as in `train_step`.
 
     With accumulation_steps > 1, the batch is computed in that many parts, and the results of the parts are added.
     """
@@ -125,7 +125,7 @@ def batch_gradient(
 
 
 class BatchLoss(NamedTuple):
-    """The loss summed over a batch, all of the task's sums, and the statistics of the norms, as of `Gradient`."""
+    """The loss summed over a batch, all of the task's sums, and the statistics of the norms, as in `Gradient`."""
 
     loss: Array
     sums: Sums

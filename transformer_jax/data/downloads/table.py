@@ -235,6 +235,21 @@ CORPORA = {
         unpack=in_and_out({f"tasks_{split}.txt": split for split in _SCAN_SPLITS}),
         endings=("in", "out"),
     ),
+    "scitldr": Corpus(
+        page="https://github.com/allenai/scitldr",
+        licence="Apache-2.0",
+        files=_files(
+            "https://raw.githubusercontent.com/allenai/scitldr/5ccad9c00a60ad75c9e04abf7f27d0f53f983b20/SciTLDR-Data/SciTLDR-A",
+            """
+            train.jsonl 3155015 b222771d387be585cfdf5ae957b36757138415a352e0a3e3b23f73f87c3b1119
+            dev.jsonl   1124865 3191fa98ccc09521332b7a1cd63b1930be4e8df125a235ccd31e40329709525e
+            test.jsonl  1204107 fb42dd6cd4f4a1928ae8a01a189456fbfe994a07e938bd49f68653933f6503c9
+            """,
+        ),
+        prefixes=("train", "dev", "test"),
+        unpack=unchanged,
+        endings=("jsonl",),
+    ),
 }
 """Corpora of files, by the name of the config that trains on them."""
 

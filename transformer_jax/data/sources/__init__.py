@@ -83,7 +83,12 @@ def format_of(path: str) -> str | None:
 def reading_file(config: DataConfig, format: str) -> DataConfig:
     """Return the config that reads a file of a format; columns that are not of this format get their defaults."""
     columns = {} if _has_columns_of(config, format) else {"input_feature": None, "target_feature": None}
-    return dataclasses.replace(config, source="text", format=format, **columns)
+    return dataclasses.replace(config, source="text", format=format, text_lists=_has_lists(config), **columns)
+
+
+def _has_lists(config: DataConfig) -> bool:
+    """Return whether the examples of a corpus have lists of texts, which JSON lines may then have too."""
+    return config.text_lists or (config.source == "embedded" and config.target_feature == "headlines")
 
 
 def _has_columns_of(config: DataConfig, format: str) -> bool:
@@ -126,6 +131,7 @@ def open_test_set(config: DataConfig, files: TestFiles, has_targets: bool = True
         problem = "has both sides; leave --reference out" if reference else "needs --reference=FILE, the translations"
         raise ConfigError(f"--input={input}: {problem}")
     same = config.source == "tfds" if of_tfds else _has_columns_of(config, format)
+    config = dataclasses.replace(config, text_lists=_has_lists(config))
     if columns or not same:
         inputs, targets = columns or (None, None)
         config = dataclasses.replace(config, input_feature=inputs, target_feature=targets)
@@ -153,7 +159,7 @@ def open_test_set(config: DataConfig, files: TestFiles, has_targets: bool = True
 
 
 def embedded_source(config: DataConfig) -> Source:
-    """Return the embedded corpus of a config, with labels in place of translations if it names them."""
+    """Return the embedded corpus; with labels in place of translations if `data.target_feature` names them."""
     source = _cached_embedded(config.source_locale, config.target_locale, config.num_train_pairs, config.num_eval_pairs)
     if not config.target_feature:
         return source

@@ -42,7 +42,7 @@ class DocumentSource:
             problem = "is not a folder" if self._folder.exists() else "does not exist"
             raise DataError(f"data.dir={config.dir!r} {problem}")
         self._unit = config.documents
-        # Only the tokenizer of bytes can hold bytes that are no UTF-8.
+        # Only the tokenizer of bytes can hold bytes that are not UTF-8.
         self._errors = "surrogateescape" if config.tokenizer == "byte" else "strict"
         self._encoding = config.encoding
         self._counts: dict[TextFile, int] = {}
@@ -83,7 +83,7 @@ class DocumentSource:
                 nearest = f"; it has {', '.join(path.name for path in others[:3])}" if others else ""
                 raise DataError(f"{field}: no file of {self._folder} matches{nearest}")
             warn_of_left_out(
-                self._folder, f"is no file, or matches '{name}' only with other letter case or .gz", others
+                self._folder, f"is not a file, or matches '{name}' only with other letter case or .gz", others
             )
             return found
         for exact in (name, f"{name}.gz"):

@@ -17,9 +17,9 @@ words (3-4) and nodes without text (8.1) are skipped.
 
 All have the features `inputs` and `targets`, texts; a label is the text of `targets`. With `data.second_feature`, `tsv`
 and `jsonl` also have `second`. With `data.text_lists`, `jsonl` also has `sentences`, the texts of the input without
-blank ones (a list of one for an input that is one text), and `references`, the texts of the target; `inputs` is the
-sentences, joined by spaces, and `targets` is the first reference. All four are without spaces at their ends. Sentences
-of tagged words have `words` and `tags`, lists of equal length, and are joined
+blank ones, and `references`, the texts of the target; `inputs` is the sentences, joined by spaces, and `targets` is the
+first reference. A single text is divided into sentences as `text_form.sentences_of` says, or is one reference. All are
+without spaces at their ends. Sentences of tagged words have `words` and `tags`, lists of equal length, and are joined
 by spaces in `inputs` and `targets`. Questions have `questions`, `contexts`, `answers` (a list of texts), and
 `answer_starts` (the places of their first characters); `targets` is the first answer, and `inputs` is
 "question: ... context: ...".
@@ -40,6 +40,7 @@ from transformer_jax.config import DataConfig, nearest
 from transformer_jax.config.data import CONLLU_COLUMNS
 from transformer_jax.data.sources.conll_comments import Width, begins_document, cells_of, comment_kind, width_of
 from transformer_jax.data.sources.lines import TextFile, text_lines
+from transformer_jax.data.text_form import sentences_of
 from transformer_jax.errors import DataError
 from transformer_jax.readers import parse_json
 from transformer_jax.readers.files import MAX_BYTES
@@ -110,7 +111,7 @@ class Format(abc.ABC):
 
         Only formats whose file has both sides have inputs of their own; `tsv` and `jsonl` need `target_feature=""`.
 
-        Raises: DataError if a column is not there, or the file is no file of this format.
+        Raises: DataError if a column is not there, or the file is not a file of this format.
         """
         raise NotImplementedError(f"data.format={self.config.format} has no inputs without targets")
 
@@ -521,20 +522,23 @@ def _values_and_lists(line: str, keys: dict[str, str]) -> list[Any]:
     texts, lists = [], []
     for feature, key, value in _of_keys(line, keys):
         is_input = feature == "inputs"
-        found = _texts(value, key, "text" if is_input else "reference", drop_blank=is_input)
-        texts.append(" ".join(found) if is_input else found[0])
+        if isinstance(value, list):
+            found = _texts(value, key, "text" if is_input else "reference", drop_blank=is_input)
+            text = " ".join(found) if is_input else found[0]
+        else:
+            text = _checked_text(value if is_input else _label_text(value), repr(key)).strip()
+            found = sentences_of(text) if is_input else [text]
+        texts.append(text)
         lists.append(found)
     return [*texts, *lists]
 
 
-def _texts(value: Any, key: str, item: str, drop_blank: bool) -> list[str]:
-    """Return the texts of a list, or one text as a list, without spaces at their ends.
+def _texts(value: list[Any], key: str, item: str, drop_blank: bool) -> list[str]:
+    """Return the texts of a list, without spaces at their ends.
 
     Args:
       item: what errors call an element. drop_blank: whether to leave out blank ones, which are an error otherwise.
     """
-    if not isinstance(value, list):
-        return [_checked_text(value if drop_blank else _label_text(value), repr(key)).strip()]
     if not value:
         raise ValueError(f"{key!r} is an empty list")
     kept = []
@@ -637,10 +641,10 @@ def _objects(parent: dict[str, Any], key: str) -> list[dict[str, Any]]:
     """Return the list of objects that an object has for a key."""
     values = parent[key]
     if not isinstance(values, list):
-        raise ValueError(f"{key!r} is no list: {_shown(values)}")
+        raise ValueError(f"{key!r} is not a list: {_shown(values)}")
     for place, value in enumerate(values):
         if not isinstance(value, dict):
-            raise ValueError(f"{key}[{place}] is no object: {_shown(value)}")
+            raise ValueError(f"{key}[{place}] is not an object: {_shown(value)}")
     return values
 
 
@@ -650,11 +654,11 @@ def _shown(value: Any) -> str:
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value.strip() or _NO_TEXT.search(value):
-        raise ValueError(f"{name!r} is no text: {_shown(value)}")
+        raise ValueError(f"{name!r} is not text: {_shown(value)}")
     return value
 
 
 def _place(value: Any) -> int:
     if type(value) is not int:
-        raise ValueError(f"'answer_start' is no integer: {_shown(value)}")
+        raise ValueError(f"'answer_start' is not an integer: {_shown(value)}")
     return value

@@ -45,10 +45,12 @@ class TextFile:
     """One file, which is read at its first use. Methods raise DataError if it cannot be read or is damaged."""
 
     def __init__(self, path: Path, allow_empty: bool = False, errors: str = "strict", encoding: str = "utf-8") -> None:
-        """Args: allow_empty: accept empty and long lines, of text that is not a sentence per line.
+        """Keep the path; the file is opened at its first use.
 
-        errors: `surrogateescape` keeps bytes that are no UTF-8; `strict` refuses them. encoding: a value of
-        `data.encoding`.
+        Args:
+          allow_empty: accept empty and long lines, for text that does not have one sentence per line.
+          errors: `surrogateescape` keeps bytes that are not UTF-8; `strict` refuses them.
+          encoding: a value of `data.encoding`.
         """
         self.path = path
         self._allow_empty = allow_empty

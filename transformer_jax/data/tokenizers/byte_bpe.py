@@ -158,7 +158,7 @@ def of_gpt2(folder: Path, files: tuple[str, str] = _GPT2_FILES) -> ByteBPETokeni
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # the library raises no other class than Exception, or panics
-        raise DataError(f"{' and '.join(files)} are no vocabulary of byte-level BPE: {error}") from error
+        raise DataError(f"{' and '.join(files)} are not a vocabulary of byte-level BPE: {error}") from error
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -36,10 +36,13 @@ _BYTES = [*(name.encode() for name in RESERVED.values()), *(bytes([byte]) for by
 
 
 class CharTokenizer(ModelBytes):
-    """A list of characters; the first has id 4. Raises DataError for other bytes."""
+    """A tokenizer whose tokens are characters; the first of its list has id 4."""
 
     def __init__(self, model_bytes: bytes) -> None:
-        """model_bytes: `CHARACTERS_MAGIC`, then the characters as one JSON text and a line feed."""
+        """model_bytes: `CHARACTERS_MAGIC`, then the characters as one JSON text and a line feed.
+
+        Raises: DataError for bytes of another form.
+        """
         super().__init__(model_bytes)
         try:
             if not self._model_bytes.startswith(CHARACTERS_MAGIC) or not self._model_bytes.endswith(b"\n"):
@@ -107,7 +110,7 @@ class ByteTokenizer(ModelBytes):
         return [self.decode(row) for row in rows]
 
     def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
-        """See `Tokenizer`; a byte that is no ASCII character is written in hexadecimal, such as `<C3>`."""
+        """See `Tokenizer`; a byte that is not an ASCII character is written in hexadecimal, such as `<C3>`."""
         return [self._token(int(id)) for id in ids]
 
     def _token(self, id: int) -> str:

@@ -31,7 +31,7 @@ class LibraryTokenizer(ModelBytes):
     def __init__(self, model_bytes: bytes, kind: str) -> None:
         super().__init__(model_bytes)
         self._tokenizer = library_model(self._model_bytes, kind)
-        # Published files have these settings of the library; they are no part of how a text is cut.
+        # Published files have these settings of the library; they are not part of how a text is cut.
         self._has_settings = bool(self._tokenizer.truncation or self._tokenizer.padding)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

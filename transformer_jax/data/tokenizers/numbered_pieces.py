@@ -125,9 +125,9 @@ def _ids_and_tokens(vocabulary: bytes) -> tuple[dict[str, int], list[str]]:
     try:
         ids = parse_json(vocabulary)
     except ValueError as error:
-        raise DataError(f"tokenizer: vocab.json is no JSON: {error}") from error
+        raise DataError(f"tokenizer: vocab.json is not JSON: {error}") from error
     if not isinstance(ids, dict) or any(type(id) is not int for id in ids.values()):
-        raise DataError("tokenizer: vocab.json is no object of ids by token")
+        raise DataError("tokenizer: vocab.json is not an object of ids by token")
     tokens = {id: token for token, id in ids.items()}
     if sorted(tokens) != list(range(len(ids))):
         wrong = next(iter({*tokens} - {*range(len(ids))}), None)

@@ -304,14 +304,14 @@ def _object(data: bytes, name: str) -> dict[str, Any]:
     try:
         values = parse_json(data)
     except ValueError as error:
-        raise DataError(f"{name} is no JSON: {error}") from error
+        raise DataError(f"{name} is not JSON: {error}") from error
     if not isinstance(values, dict):
         raise DataError(f"{name} holds no object")
     return values
 
 
 def _pieces_of(data: bytes) -> list[str]:
-    """Return the lines of a `vocab.txt`; raises DataError if they are no vocabulary."""
+    """Return the lines of a `vocab.txt`; raises DataError if they are not a vocabulary."""
     try:
         lines = data.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:

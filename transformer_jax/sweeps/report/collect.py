@@ -18,7 +18,6 @@ from transformer_jax.config_file import load_config_dict
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.metrics_file import is_number
 from transformer_jax.sweeps.figures import number_of
-from transformer_jax.sweeps.rebased_study import with_code
 from transformer_jax.sweeps.report.grid_from_results import absent_variants, grid_labels
 from transformer_jax.sweeps.report.variants import STATUSES, TrialResult, Variant
 from transformer_jax.sweeps.results import (
@@ -38,7 +37,7 @@ from transformer_jax.sweeps.results import (
 from transformer_jax.sweeps.search.search import SearchOptions
 from transformer_jax.sweeps.search.storage import recorded
 from transformer_jax.sweeps.study import INIT_FROM, Axis, Study, load_study
-from transformer_jax.sweeps.study_json import declared_study
+from transformer_jax.sweeps.study_json import declared_study, with_code
 from transformer_jax.sweeps.trials import Trial
 from transformer_jax.tasks.task import TASKS, Task
 from transformer_jax.trust import own
@@ -199,7 +198,7 @@ def _loaded(folder: Path, workdir: Path, record: Mapping[str, Any]) -> Study:
 
 
 def _trust_parts(study: Study) -> None:
-    """Trust the modules that the study's own baseline names, like those of its settings: its code is the user's."""
+    """Trust the modules that the study's baseline names, as those of its settings: its code is trusted."""
     for part in (study, *filter(None, [study.pretraining])):
         with contextlib.suppress(ConfigError):  # a report needs no baseline
             if not (file := part.find_baseline()).endswith(".json"):

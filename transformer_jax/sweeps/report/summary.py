@@ -67,7 +67,7 @@ class Contrast:
 
 
 def contrasts(results: StudyResults) -> list[Contrast]:
-    """Return the contrasts in the axes that the study names, for all of its metrics, sorted by pair of variants."""
+    """Return the contrasts in the axes of `Study.contrasts`, for all metrics of the study, by pair of variants."""
     study, pairs = results.study, []
     for axis in study.contrasts:
         against = study.reference_variant[axis]
@@ -169,7 +169,7 @@ def contrast_records(found: Sequence[Contrast]) -> list[dict[str, Any]]:
 def summary_json(rows: Sequence[Row], found: Sequence[Contrast] = (), ascii: bool = False) -> str:
     """Return the records of the variants as JSON, or an object of variants and contrasts if there are contrasts.
 
-    Args: ascii: as of `json_text`.
+    Args: ascii: as in `json_text`.
     """
     records: Any = summary_records(rows)
     if found:

@@ -42,12 +42,12 @@ class TrialResult:
 
     @property
     def ran(self) -> Result | None:
-        """The result, None for a trial that failed: its result has no steps, seconds or parameters."""
+        """The result; None if there is none, or the trial failed, since it then has no steps, seconds or parameters."""
         return None if self.status == "failed" else self.result
 
     @property
     def log_file(self) -> Path:
-        """Its metrics.jsonl, or that of the trial that has trained it."""
+        """Its metrics.jsonl; if another trial has trained it, the file of that trial."""
         own = self.folder / metrics_file.NAME
         if self.trial.trained_by is None or own.exists():
             return own
@@ -65,7 +65,7 @@ class TrialResult:
 
     @functools.cached_property
     def log_problem(self) -> str:
-        """Why the log is not that of the result; empty if it is, or there is no result. Raises as `log_lines`."""
+        """Why the log does not belong to the result; empty if it does, or `ran` is None. Raises as `log_lines`."""
         if self.ran is None:
             return ""
         file, last = self.log_file, max((line["step"] for line in self._lines), default=0)

@@ -1,4 +1,4 @@
-"""Random search (Bergstra and Bengio 2012): variants drawn independently, all known at once."""
+"""Random search (Bergstra and Bengio 2012): variants are drawn independently, all of them before the first training."""
 
 from __future__ import annotations
 

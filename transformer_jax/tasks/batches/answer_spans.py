@@ -69,8 +69,8 @@ def _windows_of(split: EncodedSplit, max_length: int, stride: int, question_leng
     if (longer := np.flatnonzero(question_sizes > question_length)).size:
         raise DataError(
             f"{len(longer):,} of {len(sizes):,} questions have more than task.question_length={question_length} "
-            f"tokens; the first is question {longer[0] + 1:,} with {question_sizes[longer[0]]}. Set "
-            "task.question_length to the longest"
+            f"tokens; the first is question {longer[0] + 1:,} with {question_sizes[longer[0]]}, the longest "
+            f"has {question_sizes.max()}; raise task.question_length"
         )
     rooms = max_length - 3 - question_sizes
     # Windows overlap by half at least, so that every answer of up to half a window is whole in one of them.

@@ -76,7 +76,7 @@ def count_chunks(true: Sequence[str], predicted: Sequence[str]) -> dict[str, Chu
 
 
 def check_tags(names: Iterable[str]) -> None:
-    """Raise DataError if one of the names is no tag of IOB1, IOB2 (BIO) or BIOES."""
+    """Raise DataError if one of the names is not a tag of IOB1, IOB2 (BIO) or BIOES."""
     for name in names:
         prefix, dash, type = name.partition("-")
         if name != OUTSIDE and not (prefix in PREFIXES and dash and type):

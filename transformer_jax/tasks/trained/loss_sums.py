@@ -27,7 +27,7 @@ class LossStatic(NamedTuple):
 
 
 class LossHyper(NamedTuple):
-    """Scalars of a loss in evaluation, without label smoothing; `model` and `task` as of `training.hyper.Hyper`."""
+    """Scalars of a loss in evaluation, without label smoothing; `model` and `task` as in `training.hyper.Hyper`."""
 
     model: Mapping[str, Any]
     task: Mapping[str, Any]

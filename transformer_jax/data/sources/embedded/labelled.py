@@ -1,10 +1,11 @@
-"""The embedded corpus with labels: families of sentences, phrases as chunks of words, and questions for phrases.
+"""The embedded corpus with other targets: families of sentences, phrases as chunks of words, answers and headlines.
 
-| `data.target_feature` | inputs                 | labels                                                       |
+| `data.target_feature` | inputs                 | targets                                                      |
 |-----------------------|------------------------|--------------------------------------------------------------|
 | `families`            | a sentence             | the family of its template, such as `dates` or `money`       |
 | `phrases`             | a sentence's words     | B-KIND and I-KIND for the words of a phrase, O between two    |
 | `answers`             | a sentence, as context | the phrase of the sentence whose number the question asks for |
+| `headlines`           | 3 to 5 sentences       | the family of most, and the first phrase; see headlines.py    |
 
 Words are runs of letters and digits, and single marks. All labels follow from the grammar exactly: it knows the phrases
 from which it made a sentence, and they stand in it in their order.
@@ -17,7 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax.config import nearest
-from transformer_jax.data.sources.source import Source, Split
+from transformer_jax.data.sources.embedded.headlines import headlines
+from transformer_jax.data.sources.source import Source, Split, divided
 from transformer_jax.errors import DataError
 from transformer_jax.host.files import json_sha256
 
@@ -42,18 +44,27 @@ class LabelledSource:
                 f"targets are translations{nearest(feature, VIEWS)}"
             )
         self._source, self._feature = source, feature
+        self._splits: dict[str, Split] = {}
+
+    def _whole(self, name: str) -> Split:
+        if name not in self._splits:
+            self._splits[name] = Split(VIEWS[self._feature](self._source.split(name).features))
+        return self._splits[name]
 
     @property
     def split_names(self) -> tuple[str, ...]:
         return self._source.split_names
 
     def num_examples(self, name: str) -> int:
-        return self._source.num_examples(name)
+        return self._whole(name).num_examples if self._feature in OF_SEVERAL else self._source.num_examples(name)
 
     def split(self, name: str) -> Split:
-        return Split(VIEWS[self._feature](self._source.split(name).features))
+        return self._whole(name)
 
     def chunks(self, name: str, size: int) -> Iterator[Split]:
+        if self._feature in OF_SEVERAL:
+            yield from divided(self._whole(name), size)
+            return
         for chunk in self._source.chunks(name, size):
             yield Split(VIEWS[self._feature](chunk.features))
 
@@ -97,8 +108,11 @@ VIEWS: dict[str, Callable[[dict[str, list[Any]]], dict[str, list[Any]]]] = {
     "families": _families,
     "phrases": _phrases,
     "answers": _answers,
+    "headlines": headlines,
 }
-"""Functions from the features of the corpus to those with labels, by the values of `data.target_feature`."""
+"""Functions from the features of the corpus to those with other targets, by the values of `data.target_feature`."""
+OF_SEVERAL = frozenset({"headlines"})
+"""The views whose examples are made of several sentences, and so of a whole split."""
 
 
 def _spans(sentence: str, phrases: Sequence[tuple[str, str]]) -> list[_Span]:

@@ -50,7 +50,7 @@ class _RecordSet:
     def __init__(
         self, records: Records, split: str, features: tuple[str, str], name_of: Callable[[int], str], mode: str | None
     ) -> None:
-        """features: of the image and of the label. name_of: the name of a label. mode: as of `images.decoded`."""
+        """features: of the image and of the label. name_of: the name of a label. mode: as in `images.decoded`."""
         self._records, self._split, self._features, self._name_of, self._mode = records, split, features, name_of, mode
 
     def __len__(self) -> int:

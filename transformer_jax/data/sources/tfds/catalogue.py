@@ -122,7 +122,7 @@ def _check_same(folder: Path, dataset: str) -> None:
 
 
 def open_prepared(folder: Path) -> Any:
-    """Return a builder that reads the dataset of a folder.
+    """Return the TFDS builder of a prepared dataset, which reads its folder.
 
     Raises: DataError if it cannot be read, or only with TensorFlow; UntrustedError as `_check_features`.
     """

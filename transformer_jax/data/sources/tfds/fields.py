@@ -1,4 +1,4 @@
-"""The config fields with which to read a prepared dataset, guessed from what TFDS says of it."""
+"""Values for the config fields of a prepared dataset, guessed from its description in TFDS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def features_of(info: Any) -> dict[str, str]:
 
 
 def split_fields(splits: Mapping[str, int]) -> dict[str, str]:
-    """Return the config fields that name the splits: all three, because the config file may name others.
+    """Return values for all three fields that name splits, since the config file may have other values for them.
 
     Args:
       splits: split name -> number of examples.
@@ -30,7 +30,7 @@ def split_fields(splits: Mapping[str, int]) -> dict[str, str]:
 
 
 def text_fields(info: Any) -> tuple[dict[str, str], str]:
-    """Return the config fields that name the texts to read, and the choice that is left to the user ("" if none)."""
+    """Return values for the config fields that name the texts to read, and the choice left to the user ("" if none)."""
     texts = [name for name, kind in features_of(info).items() if kind == "Text"]
     if len(texts) == 1:
         return {}, f"another dataset: this one has one text feature, {texts[0]}; translation needs two"

@@ -34,7 +34,7 @@ class Records:
 
     @functools.cached_property
     def features(self) -> Mapping[str, Any]:
-        """Return the features by name, as TFDS describes them; empty if records are no dictionaries."""
+        """Return the features by name, as TFDS describes them; empty if records are not dictionaries."""
         import tensorflow_datasets as tfds
 
         described = self._builder.info.features
@@ -76,7 +76,7 @@ class Records:
         """Return the digest of the files of the splits of the corpus, of the parts that are used, and of settings.
 
         Args:
-          split: a test set that is no part of the corpus has its own digest.
+          split: a test set that is not part of the corpus has its own digest.
         Raises: DataError if a file cannot be read.
         """
         of_corpus = tuple(name for name in self.infos if name in CORPUS_SPLITS)
