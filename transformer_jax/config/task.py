@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from transformer_jax.config.fields import DerivedBool, DerivedFloat, choice, field, number
+from transformer_jax.config.model import RECURRENT
 
 SOURCE_TO_TARGET = ("translation", "text_to_text")
 """The tasks that predict a target text from a source text."""
@@ -65,6 +66,11 @@ class TaskConfig:
         "",
         "text in front of every source in training, scoring and generation, such as 'summarize: ' (Raffel et al. 2020)",
         read_by={"task.name": SOURCE_TO_TARGET},
+    )
+    source_start: bool = field(
+        False,
+        "every source of an encoder begins with the tokenizer's token for the beginning of a text, as in BART",
+        read_by={"task.name": SOURCE_TO_TARGET, "model.architecture": ("encoder_decoder", RECURRENT)},
     )
     rouge_stemmer: bool = field(
         True, "ROUGE compares the stems of words (Porter 1980) in place of the words", read_by=_TEXT_TO_TEXT

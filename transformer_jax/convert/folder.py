@@ -303,7 +303,10 @@ def save_pretrained(
         theirs["forced_eos_token_id"] = None
     side_files = {}
     if tokenizer is not None and not isinstance(tokenizer, NoText):
-        frame = TASKS[task.name].text_frame(config, tokenizer.source.special_ids)
+        of_source = tokenizer.source.special_ids
+        frame = TASKS[task.name].text_frame(config, of_source)
+        if task.source_start:
+            frame = frame._replace(start=of_source.start_of_text)
         marian = chosen.architecture == "encoder_decoder"
         side_files = tokenizer_files(tokenizer, config.max_length, frame, marian=marian, token_types=config.token_types)
     tensors = folder_tensors.outgoing(chosen, config, by_path(params))
@@ -377,6 +380,8 @@ def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConf
     task = dataclasses.replace(base.task, **{name: getattr(folder.task, name) for name in head})
     if not task.source_prefix:
         task = dataclasses.replace(task, source_prefix=folder.task.source_prefix)
+    if task.name == folder.task.name:
+        task = dataclasses.replace(task, source_start=folder.task.source_start)
     if base.decode == DecodeConfig():
         base = dataclasses.replace(base, decode=folder.decode)
     data = base.data

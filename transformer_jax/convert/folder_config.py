@@ -91,10 +91,13 @@ def read_task(family: Family, num_labels: int, name: str | None = None) -> TaskC
     if name is not None and name not in family.tasks:
         known = " or ".join(f"'{task}'" for task in family.tasks)
         raise ConfigError(f"task.name='{name}': {family.label} needs {known}{nearest(name, family.tasks)}")
+    name = family.tasks[0] if name is None else name
     fields = dict(family.task_fields)
     if family.has_labels:
         fields["num_labels"] = num_labels
-    return TaskConfig(name=family.tasks[0] if name is None else name, **fields)
+    if family.source_start and name == "text_to_text":
+        fields["source_start"] = True
+    return TaskConfig(name=name, **fields)
 
 
 def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> tuple[ModelConfig, dict[str, str]]:

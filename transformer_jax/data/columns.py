@@ -115,17 +115,22 @@ class TextColumn(Column):
 
 @dataclasses.dataclass(frozen=True)
 class PrefixedTextColumn(TextColumn):
-    """Texts with the same text in front of each, `prefix`."""
+    """Texts with the same text in front of each, `prefix`, and before it the beginning of a text if `start`."""
 
     prefix: str = ""
+    start: bool = False
 
     def training_text(self, value: Any) -> str:
         """Return the text with its prefix."""
         return self.prefix + value
 
     def encode(self, values: Sequence[str], tokenizer: Tokenizer) -> EncodedTexts:
-        """Return the ids; errors as of `TextColumn`."""
-        return super().encode([self.prefix + value for value in values], tokenizer)
+        """Return the ids. Raises DataError as in `TextColumn`, and if `start` and the tokenizer has no such id."""
+        ids, offsets = super().encode([self.prefix + value for value in values], tokenizer)
+        if not self.start:
+            return EncodedTexts(ids, offsets)
+        start = self._chosen(tokenizer).special_ids.required("start_of_text")
+        return EncodedTexts(np.insert(ids, offsets[:-1], start), offsets + np.arange(len(offsets)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,12 +41,13 @@ class SourceToTarget(token_prediction.NextTokens):
     # Columns and batches.
 
     def columns(self, config: ExperimentConfig) -> tuple[Column, ...]:
-        """Return the columns `inputs`, with `task.source_prefix` in front, and `targets`."""
+        """Return the columns `inputs`, with `task.source_prefix` and `source_start` in front, and `targets`."""
         from transformer_jax.data.columns import PrefixedTextColumn, TextColumn
 
         targets = TextColumn("targets", "targets")
-        if prefix := config.task.source_prefix:
-            return PrefixedTextColumn("inputs", "inputs", side="source", prefix=prefix), targets
+        prefix, start = config.task.source_prefix, config.task.source_start
+        if prefix or start:
+            return PrefixedTextColumn("inputs", "inputs", side="source", prefix=prefix, start=start), targets
         return TextColumn("inputs", "inputs", side="source"), targets
 
     def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
