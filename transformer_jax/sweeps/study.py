@@ -63,6 +63,7 @@ RESERVED_NAMES = frozenset(
             "step",
             "value",
         ),
+        *("verdict", "declared_width", "seeds_to_decide", "smallest_effect"),
     }
 )
 """Columns of a report's CSV files other than those of axes and metrics; an axis cannot have such a name."""
@@ -171,6 +172,9 @@ class Study:
       contrasts: the differences that answer the question, `Contrast` and `Interaction`. The name of an axis stands for
         every value of it against the reference's. If there are any, variants are not all compared with the reference.
         The other axes are conditions: the report has a sentence for each contrast under each of them.
+      precision: half the width that the 95 % interval of every contrast is to have, by name of a metric with a
+        direction. A sweep trains five seeds, and then as many as the widths need, at most `max_seeds`.
+      max_seeds: most seeds of a study with a precision.
       measure: a function of study.py that measures further numbers of a trained trial.
       tasks: those that `measure` can measure; without any, it can measure all.
       figures: of the report.
@@ -192,6 +196,8 @@ class Study:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     reference: Mapping[str, str] = dataclasses.field(default_factory=dict)
     contrasts: tuple[Declared, ...] = ()
+    precision: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    max_seeds: int = 10
     measure: Measure | None = None
     tasks: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
