@@ -36,6 +36,7 @@ from transformer_jax.sweeps.contrasts import Contrast as Contrast
 from transformer_jax.sweeps.contrasts import Declared, check_contrasts
 from transformer_jax.sweeps.contrasts import Interaction as Interaction
 from transformer_jax.sweeps.figures import Figure, check_figures
+from transformer_jax.sweeps.statistics import PILOT
 from transformer_jax.tasks.task import TRAIN, Task, declared, training_metrics
 from transformer_jax.trust import own
 
@@ -234,6 +235,7 @@ class Study:
         if taken := sorted(RESERVED_NAMES.intersection(axis.name for axis in self.axes)):
             raise ConfigError(f"axis '{taken[0]}': reports have a column of this name; choose another name")
         _check_values("reference", self.reference, axes)
+        self._check_precision()
         check_contrasts(self.contrasts, self.reference_variant, {name: list(axes[name].values) for name in axes})
         check_figures(self.figures, {a.name: a.values if isinstance(a, Axis) else () for a in self.axes})
         if self.equal_flops:
@@ -242,6 +244,19 @@ class Study:
             self._check_equal_flops()
         if self.pretraining is not None:
             self._check_pretraining(self.pretraining)
+
+    def _check_precision(self) -> None:
+        for name, width in self.precision.items():
+            if name not in [metric.name for metric in self.metrics]:
+                raise ConfigError(
+                    f"precision: the study has no metric '{name}'{nearest(name, [m.name for m in self.metrics])}"
+                )
+            if not (math.isfinite(width) and width > 0):
+                raise ConfigError(f"precision: '{name}': {width} is not a width above 0")
+        if self.precision and self.max_seeds < (pilot := max(PILOT, len(self.seeds))):
+            raise ConfigError(f"max_seeds={self.max_seeds}: the first stage has {pilot} seeds already")
+        if self.precision and (self.pretraining is not None or any(isinstance(axis, Range) for axis in self.axes)):
+            raise ConfigError("precision: cannot be had in a study with a pretraining or a range; list the seeds")
 
     def _check_equal_flops(self) -> None:
         for axis in self.axes:
@@ -334,6 +349,12 @@ class Study:
             raise ConfigError(
                 f"metric '{metrics[0].name}' is the study's first, which ranks the variants: it needs 'max' or 'min'"
             )
+        for metric in metrics:
+            if metric.name in self.precision and not metric.direction:
+                raise ConfigError(
+                    f"precision: metric '{metric.name}' has no direction, so no value of it is better; give 'max' or "
+                    "'min'"
+                )
         return dataclasses.replace(self, metrics=metrics)
 
     def metric_for_task(self, metric: Metric, task: Task, splits: Sequence[str] | None) -> Metric:
