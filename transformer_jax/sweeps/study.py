@@ -32,7 +32,11 @@ from transformer_jax import builtin
 from transformer_jax.config import EXTENSIBLE, base_type, nearest, outside_parts
 from transformer_jax.config_file import leaf_types, load_config_dict, may_be_own, run_file
 from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.contrasts import Contrast as Contrast
+from transformer_jax.sweeps.contrasts import Declared, check_contrasts
+from transformer_jax.sweeps.contrasts import Interaction as Interaction
 from transformer_jax.sweeps.figures import Figure, check_figures
+from transformer_jax.sweeps.statistics import PILOT
 from transformer_jax.tasks.task import TRAIN, Task, declared, training_metrics
 from transformer_jax.trust import own
 
@@ -60,6 +64,7 @@ RESERVED_NAMES = frozenset(
             "step",
             "value",
         ),
+        *("verdict", "declared_width", "seeds_to_decide", "smallest_effect"),
     }
 )
 """Columns of a report's CSV files other than those of axes and metrics; an axis cannot have such a name."""
@@ -165,9 +170,12 @@ class Study:
       settings: overrides for every trial.
       reference: the variant that the others are compared with, as names of values by axis. Default: the first value of
         every axis.
-      contrasts: names of axes. If there are any, variants are not all compared with the reference. Instead every
-        variant is compared with the one that differs only in one of these axes, where it has the reference's value. The
-        other axes are conditions: the report names the best variant for each of their values.
+      contrasts: the differences that answer the question, `Contrast` and `Interaction`. The name of an axis stands for
+        every value of it against the reference's. If there are any, variants are not all compared with the reference.
+        The other axes are conditions: the report has a sentence for each contrast under each of them.
+      precision: half the width that the 95 % interval of every contrast is to have, by name of a metric with a
+        direction. A sweep trains five seeds, and then as many as the widths need, at most `max_seeds`.
+      max_seeds: most seeds of a study with a precision.
       measure: a function of study.py that measures further numbers of a trained trial.
       tasks: those that `measure` can measure; without any, it can measure all.
       figures: of the report.
@@ -188,7 +196,9 @@ class Study:
     seeds: tuple[int, ...] = (0, 1, 2)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     reference: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    contrasts: tuple[str, ...] = ()
+    contrasts: tuple[Declared, ...] = ()
+    precision: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    max_seeds: int = 10
     measure: Measure | None = None
     tasks: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
@@ -206,7 +216,6 @@ class Study:
             ("axes", [axis.name for axis in self.axes]),
             ("metrics", [metric.name for metric in self.metrics]),
             ("seeds", list(map(str, self.seeds))),
-            ("contrasts", list(self.contrasts)),
         ):
             if twice := sorted({name for name in names if names.count(name) > 1}):
                 raise ConfigError(f"{kind}: {', '.join(twice)} twice")
@@ -225,10 +234,9 @@ class Study:
                     raise ConfigError(f"axis '{axis.name}', '{name}': cannot set the seed; list the seeds in `seeds`")
         if taken := sorted(RESERVED_NAMES.intersection(axis.name for axis in self.axes)):
             raise ConfigError(f"axis '{taken[0]}': reports have a column of this name; choose another name")
-        for name in self.contrasts:
-            if name not in axes:
-                raise ConfigError(f"contrasts: no axis with named values '{name}'{nearest(name, axes)}")
         _check_values("reference", self.reference, axes)
+        self._check_precision()
+        check_contrasts(self.contrasts, self.reference_variant, {name: list(axes[name].values) for name in axes})
         check_figures(self.figures, {a.name: a.values if isinstance(a, Axis) else () for a in self.axes})
         if self.equal_flops:
             if isinstance(self.equal_flops, Mapping):
@@ -236,6 +244,19 @@ class Study:
             self._check_equal_flops()
         if self.pretraining is not None:
             self._check_pretraining(self.pretraining)
+
+    def _check_precision(self) -> None:
+        for name, width in self.precision.items():
+            if name not in [metric.name for metric in self.metrics]:
+                raise ConfigError(
+                    f"precision: the study has no metric '{name}'{nearest(name, [m.name for m in self.metrics])}"
+                )
+            if not (math.isfinite(width) and width > 0):
+                raise ConfigError(f"precision: '{name}': {width} is not a width above 0")
+        if self.precision and self.max_seeds < (pilot := max(PILOT, len(self.seeds))):
+            raise ConfigError(f"max_seeds={self.max_seeds}: the first stage has {pilot} seeds already")
+        if self.precision and (self.pretraining is not None or any(isinstance(axis, Range) for axis in self.axes)):
+            raise ConfigError("precision: cannot be had in a study with a pretraining or a range; list the seeds")
 
     def _check_equal_flops(self) -> None:
         for axis in self.axes:
@@ -328,6 +349,12 @@ class Study:
             raise ConfigError(
                 f"metric '{metrics[0].name}' is the study's first, which ranks the variants: it needs 'max' or 'min'"
             )
+        for metric in metrics:
+            if metric.name in self.precision and not metric.direction:
+                raise ConfigError(
+                    f"precision: metric '{metric.name}' has no direction, so no value of it is better; give 'max' or "
+                    "'min'"
+                )
         return dataclasses.replace(self, metrics=metrics)
 
     def metric_for_task(self, metric: Metric, task: Task, splits: Sequence[str] | None) -> Metric:
@@ -359,13 +386,6 @@ class Study:
         """Names of values by axis of the variant that the others are compared with; a `Range` has none."""
         first = {axis.name: next(iter(axis.values)) for axis in self.axes if isinstance(axis, Axis)}
         return first | dict(self.reference)
-
-    @property
-    def conditions(self) -> tuple[str, ...]:
-        """Names of the axes that contrasts leave alone; none if there are no contrasts."""
-        if not self.contrasts:
-            return ()
-        return tuple(a.name for a in self.axes if isinstance(a, Axis) and a.name not in self.contrasts)
 
     def has_equal_flops(self, labels: Mapping[str, str]) -> bool:
         """Return whether the number of a variant's steps follows from the operations of the reference."""
