@@ -9,12 +9,11 @@ from transformer_jax.sweeps.report.answer_tables import HEADS, AnswerTable, Tabl
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
 from transformer_jax.sweeps.report.latex import TABLES
-from transformer_jax.sweeps.report.measurements import MEASUREMENTS
 from transformer_jax.sweeps.report.reproduction import command_note, sweep_command
 from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, answer, notes, subject
 from transformer_jax.sweeps.report.summary import CONTRASTS, RESULTS, SUMMARY, Contrast, Row
+from transformer_jax.sweeps.results_folder import FIGURES, MEASUREMENTS
 
-FIGURES = "figures"
 _DOLLAR = "<span>$</span>"
 
 
