@@ -161,6 +161,8 @@ def _matched(
 ) -> tuple[Matched, list[StageTrials]]:
     """Return the trials of --results that have the config and corpus of the study, and the trials of each stage.
 
+    Prints why the others do not count.
+
     Raises: ConfigError if it is no results folder, or one of another study or search; DataError for damaged files.
     """
     from transformer_jax.sweeps.committed_trials import StageTrials, matched
@@ -182,11 +184,14 @@ def _matched(
         )
         for stage in stages
     ]
-    return matched(trials[-1], trials[0] if len(trials) > 1 else None), trials
+    equal = matched(trials[-1], trials[0] if len(trials) > 1 else None)
+    for note in equal.notes:
+        print(f"does not count: {note}", file=sys.stderr)
+    return equal, trials
 
 
 def _count_results(arguments: Arguments, stages: Sequence[_Stage], folder: Path, workdir: Path) -> None:
-    """Write the trials of --results that count as finished into the work directory, and print which do not."""
+    """Write the trials of --results that count as finished into the work directory."""
     from transformer_jax.sweeps.committed_trials import count_finished
     from transformer_jax.sweeps.search.search import SearchOptions
     from transformer_jax.sweeps.search.storage import check_claim, record_search
@@ -200,8 +205,6 @@ def _count_results(arguments: Arguments, stages: Sequence[_Stage], folder: Path,
         record_search(of.workdir, options)
     count, notes = count_finished(found, trials[-1], trials[0] if len(trials) > 1 else None)
     print(f"{values.results}: {count} trials count as finished here", file=sys.stderr)
-    for note in found.notes:
-        print(f"does not count: {note}", file=sys.stderr)
     for note in notes:
         print(note, file=sys.stderr)
 

@@ -129,7 +129,7 @@ def read_results_folder(path: Path) -> ResultsFolder:
     Raises: ConfigError if it is none; DataError if a file is missing, damaged, edited or of a newer version;
       UntrustedError if a config names a module that may not be imported.
     """
-    if not is_results_folder(path):
+    if not is_results_folder(path) and not (path / DECLARATION).exists():
         raise ConfigError(_why_none(path))
     listing = _read(path / TRIALS_FILE, {"files": _is_texts, "trials": _is_objects, "config": _is_object})
     record = _read(
@@ -347,6 +347,8 @@ def _check_file(file: Path, sha256: str, is_needed: bool) -> None:
 
 
 def _read(file: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
+    if not file.exists():
+        raise DataError(f"{file}: is missing; {_RESTORE}")
     values = read_object(file, {"format": lambda value: type(value) is int and value >= 1})
     if values["format"] > FORMAT:
         raise DataError(

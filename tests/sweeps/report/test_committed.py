@@ -127,7 +127,8 @@ def values(name, **changes):
         (edit(TRIALS_FILE, '"finished"', '"diverged"'), r"trials\.json: does not match its checksum"),
         (edit(DECLARATION, "test/loss", "test/lose"), r"declaration\.json: does not match its checksum"),
         (lambda folder: (folder / "measurements.csv").unlink(), r"measurements\.csv: is missing; restore it"),
-        (lambda folder: (folder / DECLARATION).unlink(), r"declaration\.json: is missing"),
+        (lambda folder: (folder / DECLARATION).unlink(), r"declaration\.json: is missing; restore it"),
+        (lambda folder: (folder / TRIALS_FILE).unlink(), r"trials\.json: is missing; restore it"),
         (lambda folder: (folder / TRIALS_FILE).write_text("{"), r"trials\.json: cannot be read or is cut short"),
         (values(TRIALS_FILE, format=2), r"trials\.json: has the format 2, written by transformer_jax .*; update it"),
         (values(DECLARATION, format=2), r"declaration\.json: has the format 2"),
@@ -230,3 +231,12 @@ def test_a_damaged_folder_of_an_earlier_version(folder, prototype, damage, messa
     damage(folder)
     with pytest.raises((ConfigError, DataError), match=message):
         collect_results(folder, prototype / "experiments" / "heads")
+
+
+def test_a_config_that_names_a_module_needs_trust(folder, capsys):
+    config = without_checksum(json.loads((folder / TRIALS_FILE).read_text()))["config"]
+    values(TRIALS_FILE, config=config | {"task.name": "evil_module:Thing"})(folder)
+    assert main(["report", f"--results={folder}"]) == 2
+    err = capsys.readouterr().err
+    assert "trials.json" in err
+    assert "--trust=evil_module" in err

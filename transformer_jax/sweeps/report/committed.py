@@ -31,7 +31,6 @@ from transformer_jax.sweeps.results_folder import (
     content_sha256,
     corpus_of_run,
     file_text,
-    is_results_folder,
     read_results_folder,
     trials_record,
 )
@@ -53,7 +52,7 @@ def collect_results(path: Path, folder: Path | None = None) -> StudyResults:
     Raises: ConfigError if it is no results folder, or one of another study; DataError for a file that is damaged,
       edited, missing or of a newer version.
     """
-    if not is_results_folder(path) and is_older_folder(path):
+    if is_older_folder(path):
         return _collect_older(path, folder)
     found = read_results_folder(path)
     built_in = studies().get(found.study)

@@ -22,8 +22,10 @@ from transformer_jax.sweeps.report.grid_from_results import absent_variants
 from transformer_jax.sweeps.report.variants import NO_RESULT, STATUSES, TrialResult, Variant
 from transformer_jax.sweeps.results import Result
 from transformer_jax.sweeps.results_folder import (
+    DECLARATION,
     FIGURES,
     MEASUREMENTS,
+    TRIALS_FILE,
     CommittedTrial,
     KeptFigure,
     Recorded,
@@ -115,8 +117,8 @@ class OlderResults:
 
 
 def is_older_folder(path: Path) -> bool:
-    """Return whether a folder has the table of trials that earlier versions wrote."""
-    return (path / RESULTS).is_file()
+    """Return whether a folder has the table of trials that earlier versions wrote, and no file of later ones."""
+    return (path / RESULTS).is_file() and not any((path / name).exists() for name in (DECLARATION, TRIALS_FILE))
 
 
 def read_older_results(path: Path, study: Study, is_built_in: bool) -> OlderResults:
