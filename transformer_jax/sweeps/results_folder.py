@@ -12,13 +12,15 @@ Tables may be missing. Configs have neither the seed, which is named beside them
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
+import functools
 import hashlib
 import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -97,7 +99,7 @@ class ResultsFolder:
       study: name of the study. place: path of its folder, relative to the folder that holds `experiments`.
       config: the baseline in place of the study's own, if there was one.
       kept: figures that cannot be drawn from the numbers.
-      first: the trials of the pretraining; None if there are none.
+      listing: the content of trials.json.
     """
 
     path: Path
@@ -109,8 +111,26 @@ class ResultsFolder:
     search: SearchOptions
     recorded: Recorded
     kept: tuple[KeptFigure, ...]
-    trials: list[CommittedTrial]
-    first: list[CommittedTrial] | None
+    listing: Mapping[str, Any]
+
+    @functools.cached_property
+    def trials(self) -> list[CommittedTrial]:
+        """The trials of the study.
+
+        Raises: DataError for files that are not those of a report; UntrustedError if a config names a module that may
+          not be imported. So the study's own code must be loaded before.
+        """
+        return self._read_trials(self.listing, MEASUREMENTS)
+
+    @functools.cached_property
+    def first(self) -> list[CommittedTrial] | None:
+        """The trials of the pretraining; None if there are none. Errors as `trials`."""
+        part = self.listing.get("pretraining")
+        return None if part is None else self._read_trials({**self.listing, **part}, PRETRAINING_FILE)
+
+    def _read_trials(self, listing: Mapping[str, Any], file: str) -> list[CommittedTrial]:
+        with _named_errors(self.path), reading(self.path / TRIALS_FILE):
+            return list(_trials(listing, self.path, file))
 
     @property
     def file(self) -> Path:
@@ -126,8 +146,7 @@ def is_results_folder(path: Path) -> bool:
 def read_results_folder(path: Path) -> ResultsFolder:
     """Return the content of a results folder.
 
-    Raises: ConfigError if it is none; DataError if a file is missing, damaged, edited or of a newer version;
-      UntrustedError if a config names a module that may not be imported.
+    Raises: ConfigError if it is none; DataError if a file is missing, damaged, edited or of a newer version.
     """
     if not is_results_folder(path) and not (path / DECLARATION).exists():
         raise ConfigError(_why_none(path))
@@ -148,11 +167,7 @@ def read_results_folder(path: Path) -> ResultsFolder:
         raise DataError(f"{path}: {DECLARATION} is of '{record['study']}', {TRIALS_FILE} of '{listing.get('study')}'")
     for name, sha256 in listing["files"].items():
         _check_file(path / name, sha256, name in (MEASUREMENTS, PRETRAINING_FILE))
-    try:
-        with reading(path / TRIALS_FILE):
-            trials = list(_trials(listing, path, MEASUREMENTS))
-            first = listing.get("pretraining")
-            pretrained = None if first is None else list(_trials({**listing, **first}, path, PRETRAINING_FILE))
+    with _named_errors(path):
         return ResultsFolder(
             path=path,
             study=record["study"],
@@ -163,9 +178,15 @@ def read_results_folder(path: Path) -> ResultsFolder:
             search=SearchOptions(**record["search"]),
             recorded=Recorded(**{name: record[name] for name in Recorded._fields}),
             kept=tuple(KeptFigure(**figure) for figure in record["kept"]),
-            trials=trials,
-            first=pretrained,
+            listing=listing,
         )
+
+
+@contextlib.contextmanager
+def _named_errors(path: Path) -> Generator[None]:
+    """Turn errors of values that no report has written into a DataError with the folder."""
+    try:
+        yield
     except UntrustedError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ConfigError) as error:

@@ -74,7 +74,9 @@ def collect_results(path: Path, folder: Path | None = None) -> StudyResults:
         check_labels(trial.trial.labels, study, place, trial.folder)
     check_there_are_results(trials, study, f"--results={path}", f"--study={place} --workdir=... --results={path}")
     if without := [trial.folder.name for trial in trials if trial.ran and trial.ran.steps and not trial.log_lines]:
-        logger.warning("%s: without a log, so they have no curves: %s", path / MEASUREMENTS, ", ".join(without))
+        logger.warning(
+            "%s: %d trials have no log, and so no curves, such as %s", path / MEASUREMENTS, len(without), without[0]
+        )
     study = study.for_task(TASKS[trials[0].trial.config.task.name])
     is_as_it_was = folder is None or (_is_unchanged(study, found, place) and found.recorded.with_code)
     return StudyResults(
@@ -115,7 +117,7 @@ def _collect_older(path: Path, folder: Path | None) -> StudyResults:
         found.search,
         code=folder,
         is_committed=True,
-        recorded=found.recorded,
+        recorded=found.recorded._replace(declaration=through_json(declaration_of(study))),
         kept=found.kept,
     )
 
