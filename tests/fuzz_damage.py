@@ -252,7 +252,7 @@ class _NoExecutor:
 
 
 def _study(folder: Path) -> Iterator[Scene]:
-    """A study with results: reported, and run again."""
+    """A study with results: reported, reported from its results folder, and run again."""
     root = folder / "study"
     workdir, study = write_workdir(root)
     again = ["sweep", f"--study={study}", f"--workdir={workdir}", "--config.model.mlp_dim=40"]
@@ -262,13 +262,24 @@ def _study(folder: Path) -> Iterator[Scene]:
             return Outcome(again)
 
     assert sweep().code == 0
+    results = root / "results"
+    assert _command(["report", f"--workdir={workdir}", f"--output={results}"])().code == 0
     kept = shutil.copytree(root, folder / "kept_study")
     report = ["report", f"--workdir={workdir}", f"--output={root / 'report'}"]
     tables = [root / "report" / name for name in ("results.csv", "measurements.csv", "summary.csv")]
-    results = (workdir / "trials").glob
+    trials = (workdir / "trials").glob
     yield Scene("report", root, ("runs",), _command(report), lambda: [path.read_bytes() for path in tables], kept)
+    again_from = ["report", f"--results={results}", f"--output={root / 'report'}"]
     yield Scene(
-        "sweep", root, ("runs",), sweep, lambda: sorted(path.read_bytes() for path in results("*/result.json")), kept
+        "report of results",
+        root,
+        ("results/*.json", "results/*.csv"),
+        _command(again_from),
+        lambda: [path.read_bytes() for path in tables],
+        kept,
+    )
+    yield Scene(
+        "sweep", root, ("runs",), sweep, lambda: sorted(path.read_bytes() for path in trials("*/result.json")), kept
     )
 
 

@@ -10,7 +10,10 @@ from transformer_jax.cli.main import main
 from transformer_jax.host.files import with_checksum, without_checksum
 from transformer_jax.sweeps.results import RESULT, TRIALS
 
-FILES = ["figures", "measurements.csv", "report.html", "report.md", "results.csv", "summary.csv", "tables.tex"]
+FILES = [
+    *("declaration.json", "figures", "measurements.csv", "report.html", "report.md", "results.csv", "summary.csv"),
+    *("tables.tex", "trials.json"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +101,7 @@ def test_an_error_is_one_message_and_nothing_is_written(made, capsys, damage, me
     assert not (workdir / "report").exists()
 
 
-def test_the_work_directory_is_needed(capsys):
-    assert main(["report"]) == 2
-    assert "--workdir=... is missing: work directory of a sweep" in capsys.readouterr().err
+@pytest.mark.parametrize("flags", [[], ["--workdir=a", "--results=b"]])
+def test_one_folder_is_needed(capsys, flags):
+    assert main(["report", *flags]) == 2
+    assert "give one of --workdir=WORKDIR and --results=FOLDER" in capsys.readouterr().err

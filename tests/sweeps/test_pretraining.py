@@ -238,6 +238,10 @@ def test_reports_of_the_study_and_of_its_pretraining(swept, capsys):
         assert re.search(r"^transformer-jax sweep .*--pretraining\.training\.num_train_steps=6", text, re.M)
         assert "--config.training.num_train_steps" not in text
         assert run_main(["report", f"--workdir={place}"]) == 0  # from the declarations alone
+        report = {path: path.read_bytes() for path in (place / "report").rglob("*") if path.is_file()}
+        assert run_main(["report", f"--results={place / 'report'}"]) == 0
+        assert {path: path.read_bytes() for path in report} == report
+        assert (place / "report" / "pretraining.csv").exists() == (place == workdir)
     assert "start: pretrained minus scratch, where norm=pre" in capsys.readouterr().out
 
 

@@ -149,7 +149,8 @@ def test_the_exit_code_of_a_report_says_whether_a_log_is_lost(workdir, capsys, i
     captured = capsys.readouterr()
     assert (f"warning: {workdir / TRIALS / ONE / LOG} is missing" in captured.err) == is_lost
     assert (workdir / "report" / "report.html").exists()
-    assert captured.out.startswith("| num_heads |")
+    assert captured.out.startswith("**Answer:**")
+    assert "\n| num_heads |" in captured.out
 
 
 def test_a_trained_trial_without_its_result_is_lost(workdir, caplog):

@@ -2,13 +2,19 @@
 
     transformer-jax report --workdir=runs/positions
     transformer-jax report --workdir=runs/positions --output=experiments/positions/results
+    transformer-jax report --results=experiments/positions/results
 
 Prints the answer and its tables in Markdown, and writes these files to WORKDIR/report, or to --output: report.html, a
 self-contained page; report.md; figures/; summary.csv, the mean of every metric of every variant with its 95 % interval
 and its paired difference from the reference; contrasts.csv, the paired differences that the study contrasts, with
-their verdicts; results.csv, every trial. Trials that diverged, failed or are still running are counted and marked as
-such. The command works at any time during a sweep; run it again to update the report. If a trial has lost its log, or
-the result of its ended training, or has the log of another run, a warning names it, and the exit code is 3.
+their verdicts; results.csv, every trial; measurements.csv, every number; declaration.json and trials.json, the rest of
+what --results needs. Trials that diverged, failed or are still running are counted and marked as such. The command
+works at any time during a sweep; run it again to update the report. If a trial has lost its log, or the result of its
+ended training, or has the log of another run, a warning names it, and the exit code is 3.
+
+--results draws the report again from the files of an earlier one, in the same folder or in --output. No work directory
+is needed. A file that does not match its checksum is refused. If the folder lacks the numbers of a figure, a warning
+names it, it stays as it was, and the exit code is 3.
 
 The code of a study is run only if it is built in, or with --study. Without, figures that a study draws itself are left
 out, and the report does not check that the command that it prints makes the configs of the trials.
@@ -21,6 +27,7 @@ from absl import flags
 
 from transformer_jax.builtin import study_folder
 from transformer_jax.cli.arguments import Arguments, path_flag, switch
+from transformer_jax.errors import ConfigError
 from transformer_jax.host import exit_codes
 
 OVERRIDES = ()
@@ -28,24 +35,33 @@ OVERRIDES = ()
 
 def define(values: flags.FlagValues) -> None:
     path_flag(values, "workdir", "work directory of a sweep")
+    path_flag(values, "results", "results folder: the --output of an earlier report, in place of --workdir")
     path_flag(values, "study", "folder or name of the study, whose code is then run; default the recorded study")
-    path_flag(values, "output", "folder for the report; default WORKDIR/report")
+    path_flag(values, "output", "folder for the report; default WORKDIR/report, or the folder of --results")
     switch(values, "json", "print the summary as JSON instead of the tables")
 
 
 def run(arguments: Arguments) -> int:
-    workdir, values = Path(arguments.required("workdir")), arguments.flags
+    values = arguments.flags
+    if bool(values.workdir) == bool(values.results):
+        raise ConfigError("give one of --workdir=WORKDIR and --results=FOLDER")
 
     from transformer_jax.sweeps.report.collect import collect
+    from transformer_jax.sweeps.report.committed import collect_results
+    from transformer_jax.sweeps.report.drawing import undrawable
     from transformer_jax.sweeps.report.effects import effects
     from transformer_jax.sweeps.report.markdown import answered, tables
     from transformer_jax.sweeps.report.summary import summarise, summary_json
     from transformer_jax.sweeps.report.write import write_report
 
-    results = collect(workdir, study_folder(values.study) if values.study else None)
+    study = study_folder(values.study) if values.study else None
+    if values.results:
+        results, output = collect_results(Path(values.results), study), Path(values.results)
+    else:
+        results, output = collect(Path(values.workdir), study), Path(values.workdir) / "report"
     rows, found = summarise(results), effects(results)
-    written = write_report(results, rows, found, Path(values.output) if values.output else workdir / "report")
+    written = write_report(results, rows, found, Path(values.output) if values.output else output)
     text = f"{answered(results, rows, found)}\n\n{tables(results, rows, found)}"
     print(summary_json(rows, found, ascii=True) if values.json else text)
     print("\n".join(map(str, written)), file=sys.stderr)
-    return exit_codes.SOME_FAILED if results.lost else exit_codes.OK
+    return exit_codes.SOME_FAILED if results.lost or undrawable(results) else exit_codes.OK

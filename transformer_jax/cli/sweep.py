@@ -9,6 +9,13 @@ The trials of the study are work directories in WORKDIR/trials. The same command
 trials stay, a trial whose process died resumes from its newest checkpoint, and no trial runs twice at the same time.
 A trial whose loss becomes infinite or NaN has diverged; that is a result, not an error.
 
+--results=FOLDER is the results folder of an earlier report, such as experiments/positions/results. Its trials count as
+finished if they have the config and the corpus of the study now, so that a study continues on another machine; a line
+names the fields in which the others differ. With --verify=2, two of these trials are trained again, in
+WORKDIR/verification, and nothing else: the finished trials with the smallest SHA-256 of their names, one per variant as
+long as there are others. Their metrics must be equal up to a relative difference of 0.001, since machines round
+differently. Those that differ more are listed, and the exit code is 3.
+
 --search=grid runs every variant; random draws --num_trials of them; tpe lets Optuna choose each variant by the results
 of the others. --dry_run prints what a sweep would train, with parameters, operations and the expected minutes, and
 trains nothing. --executor=local runs one process per trial, --num_workers at once; vmap trains trials together in one
@@ -26,7 +33,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,10 +45,12 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.host import exit_codes
 
 if TYPE_CHECKING:  # imports JAX
+    from transformer_jax.sweeps.committed_trials import Matched, StageTrials
     from transformer_jax.sweeps.results import Given
-    from transformer_jax.sweeps.search.search import SearchOptions
+    from transformer_jax.sweeps.search.search import Search, SearchOptions
     from transformer_jax.sweeps.study import Study
     from transformer_jax.sweeps.trial_state import Standing
+    from transformer_jax.sweeps.trials import Trial
 
 OVERRIDES = ("config", PRETRAINING)
 
@@ -78,6 +87,8 @@ def define(values: flags.FlagValues) -> None:
     choice_flag(values, "pruner", "`tpe`: rule that ends bad trials early", SearchOptions.pruner, PRUNERS)
     text(values, "until", "METRIC: WIDTH,...: half the width that the 95 % intervals of all contrasts are to have")
     integer(values, "max_seeds", "most seeds of a study with a precision; default the study's, 10", None, 1)
+    path_flag(values, "results", "results folder of a report; its trials of equal config and corpus count as finished")
+    integer(values, "verify", "number of trials of --results that are trained again and compared", None, 1)
     switch(values, "dry_run", "print trials, compiled programs and the expected time, measured in a few steps of each")
     choice_flag(values, "executor", "where trials run", "local", EXECUTORS)
     integer(values, "num_workers", "trials or jobs at once; default as many as fit, `slurm`: 1", None, 1)
@@ -103,15 +114,15 @@ def define(values: flags.FlagValues) -> None:
 
 def run(arguments: Arguments) -> int:
     folder = study_folder(arguments.required("study"))
-    if arguments.flags.dry_run:
+    values = arguments.flags
+    _check_flags_of_results(values)
+    if values.dry_run:
         return _dry_run(arguments, folder)
     workdir = Path(arguments.required("workdir"))
 
     from transformer_jax.sweeps.search.best import best
     from transformer_jax.sweeps.search.search import SearchOptions, check_options
-    from transformer_jax.sweeps.trials import PRETRAINING as FIRST
 
-    values = arguments.flags
     options = _search_options(values)
     check_options(options)
     _check_flags_of_executors(values)
@@ -119,20 +130,122 @@ def run(arguments: Arguments) -> int:
         raise ConfigError(f"--until: needs --search=grid, not {options.name}")
     standings: list[Standing] = []
     stages = _stages(arguments, folder, {"data.cache_dir": str((workdir / "token_cache").absolute())})
+    if values.verify is not None:
+        return _verify(arguments, stages, folder, workdir)
+    if values.results:
+        _count_results(arguments, stages, folder, workdir)
     for stage in stages:
-        place, search = (workdir / FIRST, SearchOptions()) if stage.is_pretraining else (workdir, options)
-        found, stopped_by = _run_stage(values, stage, folder, place, search, _given(arguments))
+        search = SearchOptions() if stage.is_pretraining else options
+        found, stopped_by = _run_stage(values, stage, folder, _place(stage, workdir), search, _given(arguments))
         standings += found
         if stopped_by:
             return 128 + stopped_by
-    failed = [standing for standing in standings if standing.status == "failed"]
-    if failed:
-        listing = "\n".join(f"  - {standing.trial.name}: {standing.why}" for standing in failed)
-        print(f"{len(failed)} of {len(standings)} trials could not be run:\n{listing}", file=sys.stderr)
-        return exit_codes.SOME_FAILED
+    if failed := _say_failed(standings):
+        return failed
     if options.name != "grid":
         print(best(found, stages[-1].study), file=sys.stderr)
     return exit_codes.OK
+
+
+def _say_failed(standings: Sequence[Standing]) -> int:
+    """Print the trials that could not be run; return the exit code if there are any, else 0."""
+    failed = [standing for standing in standings if standing.status == "failed"]
+    if not failed:
+        return exit_codes.OK
+    listing = "\n".join(f"  - {standing.trial.name}: {standing.why}" for standing in failed)
+    print(f"{len(failed)} of {len(standings)} trials could not be run:\n{listing}", file=sys.stderr)
+    return exit_codes.SOME_FAILED
+
+
+def _place(stage: _Stage, workdir: Path) -> Path:
+    """Return the work directory of a stage."""
+    from transformer_jax.sweeps.trials import PRETRAINING as FIRST
+
+    return workdir / FIRST if stage.is_pretraining else workdir
+
+
+def _matched(
+    values: flags.FlagValues, stages: Sequence[_Stage], folder: Path, workdir: Path
+) -> tuple[Matched, list[StageTrials]]:
+    """Return the trials of --results that have the config and corpus of the study, and the trials of each stage.
+
+    Prints why the others do not count.
+
+    Raises: ConfigError if it is no results folder, or one of another study or search; DataError for damaged files.
+    """
+    from transformer_jax.sweeps.committed_trials import StageTrials, matched
+    from transformer_jax.sweeps.results_folder import read_results_folder
+
+    place = Path(values.results)
+    found = read_results_folder(place)
+    if (name := folder.absolute().name) != found.study:
+        raise ConfigError(f"--results={place}: is of the study '{found.study}', not of '{name}'")
+    if found.is_pretraining:
+        raise ConfigError(f"--results={place}: is of the pretraining of '{name}'; give the results of the study")
+    trials = [
+        StageTrials(
+            _planned(stage, _search_options(values))[0],
+            (found.first or []) if stage.is_pretraining else found.trials,
+            stage.study.metrics,
+            _place(stage, workdir),
+            folder if stage.study.measure else None,
+        )
+        for stage in stages
+    ]
+    equal = matched(trials[-1], trials[0] if len(trials) > 1 else None)
+    for note in equal.notes:
+        print(f"does not count: {note}", file=sys.stderr)
+    return equal, trials
+
+
+def _count_results(arguments: Arguments, stages: Sequence[_Stage], folder: Path, workdir: Path) -> None:
+    """Write the trials of --results that count as finished into the work directory."""
+    from transformer_jax.sweeps.committed_trials import count_finished
+    from transformer_jax.sweeps.search.search import SearchOptions
+    from transformer_jax.sweeps.search.storage import check_claim, record_search
+
+    values = arguments.flags
+    found, trials = _matched(values, stages, folder, workdir)
+    for stage, of in zip(stages, trials, strict=True):
+        _claim(values, stage, folder, of.workdir, _given(arguments))
+        options = SearchOptions() if stage.is_pretraining else _search_options(values)
+        check_claim(of.workdir, options)
+        record_search(of.workdir, options)
+    count, notes = count_finished(found, trials[-1], trials[0] if len(trials) > 1 else None)
+    print(f"{values.results}: {count} trials count as finished here", file=sys.stderr)
+    for note in notes:
+        print(note, file=sys.stderr)
+
+
+def _verify(arguments: Arguments, stages: Sequence[_Stage], folder: Path, workdir: Path) -> int:
+    """Train some trials of --results again and compare their metrics; return the exit code."""
+    from transformer_jax.sweeps.committed_trials import chosen, compare
+    from transformer_jax.sweeps.results import read_result
+    from transformer_jax.sweeps.search.search import Listed
+
+    values, place = arguments.flags, workdir / "verification"
+    found, trials = _matched(values, stages, folder, place)
+    names = chosen(found, values.verify)
+    starts = {Path(str(t.starts_from)).name for t in trials[-1].trials if t.name in names and t.starts_from}
+    standings: list[Standing] = []
+    for stage, of in zip(stages, trials, strict=True):
+        again = [trial for trial in of.trials if trial.name in (starts if stage.is_pretraining else names)]
+        _claim(values, stage, folder, of.workdir, _given(arguments))
+        ended, stopped_by = _run_trials(values, stage, folder, of.workdir, lambda _, again=again: Listed(again))
+        standings += ended
+        if stopped_by:
+            return 128 + stopped_by
+    if failed := _say_failed(standings):
+        return failed
+    differ = False
+    for standing in standings:
+        committed = (found.study if standing.trial.name in names else found.first)[standing.trial.name]
+        result = read_result(standing.folder)
+        assert result is not None
+        comparison = compare(committed, result)
+        differ = differ or bool(comparison.differing)
+        print(comparison.text)
+    return exit_codes.SOME_FAILED if differ else exit_codes.OK
 
 
 def _run_stage(
@@ -143,53 +256,80 @@ def _run_stage(
     Args:
       folder: of the study. workdir: of the stage. given: the command.
     """
-    from transformer_jax.sweeps.results import check_seeds, check_trials, claim_sweep
     from transformer_jax.sweeps.search import make_search
+
+    _claim(values, stage, folder, workdir, given)
+    return _run_trials(
+        values,
+        stage,
+        folder,
+        workdir,
+        lambda num_workers: make_search(stage.study, stage.overrides, options, workdir, num_workers),
+    )
+
+
+def _claim(values: flags.FlagValues, stage: _Stage, folder: Path, workdir: Path, given: Given) -> None:
+    """Make the work directory of a stage; raise ConfigError if it is of another study."""
+    from transformer_jax.sweeps.results import check_seeds, check_trials, claim_sweep
     from transformer_jax.sweeps.study_json import declaration_of
+
+    if stage.study.precision:
+        check_seeds(workdir, stage.study.max_seeds)
+    other = stage.study.baseline if values.config and not stage.is_pretraining else None
+    claim_sweep(workdir, folder, declaration_of(stage.study), other, stage.is_pretraining, given)
+    check_trials(workdir, stage.study, folder)
+
+
+def _run_trials(
+    values: flags.FlagValues, stage: _Stage, folder: Path, workdir: Path, make_search: Callable[[int], Search]
+) -> tuple[list[Standing], int]:
+    """Run the trials of a search; return as `_run_stage`.
+
+    Args:
+      make_search: is called with the number of trials that run at once.
+    """
     from transformer_jax.sweeps.sweep import Sweep
     from transformer_jax.sweeps.sweep_table import SweepTable
 
-    study = stage.study
-    other = study.baseline if values.config and not stage.is_pretraining else None
-    if study.precision:
-        check_seeds(workdir, study.max_seeds)
-    claim_sweep(workdir, folder, declaration_of(study), other, stage.is_pretraining, given)
-    check_trials(workdir, study, folder)
-    measuring = folder if study.measure else None
+    measuring = folder if stage.study.measure else None
     executor = _executor(values, workdir, measuring)
-    search = make_search(study, stage.overrides, options, workdir, executor.num_workers)
+    search = make_search(executor.num_workers)
     with SweepTable([*stage.notes, *search.notes]) as table:
-        sweep = Sweep(search, study.metrics, workdir, executor, measuring)
+        sweep = Sweep(search, stage.study.metrics, workdir, executor, measuring)
         complete = sweep.run(table.show)
     if outcome := getattr(search, "outcome", ""):
         print(outcome, file=sys.stderr)
     return sweep.standings, 0 if complete else sweep.stopped_by
 
 
+def _planned(stage: _Stage, options: SearchOptions) -> tuple[list[Trial], list[str]]:
+    """Return the trials of a stage as far as they are known before any has ended, and notes on them."""
+    from transformer_jax.sweeps.search.random import random_search
+    from transformer_jax.sweeps.search.search import Space
+    from transformer_jax.sweeps.trials import grid
+
+    if options.name == "grid" or stage.is_pretraining:
+        found = grid(stage.study, stage.overrides)
+        return found.trials, [f"{name} is the same experiment as {other}" for name, other in found.same.items()]
+    search = random_search(Space(stage.study, stage.overrides), options.num_trials or 1, options.seed)
+    return search.next([]), list(search.notes)
+
+
 def _dry_run(arguments: Arguments, folder: Path) -> int:
     from transformer_jax.sweeps.dry_run import print_plan, programs_of
-    from transformer_jax.sweeps.search.random import random_search
-    from transformer_jax.sweeps.search.search import SearchOptions, Space, check_options
-    from transformer_jax.sweeps.trials import grid
+    from transformer_jax.sweeps.search.search import check_options
 
     options = _search_options(arguments.flags)
     check_options(options)
     for stage in _stages(arguments, folder, {}):
-        used = SearchOptions() if stage.is_pretraining else options
-        if used.name == "grid":
-            found = grid(stage.study, stage.overrides)
-            trials = found.trials
-            notes = [f"{name} is the same experiment as {other}" for name, other in found.same.items()]
-            if stage.study.precision:
-                notes.append(
-                    f"this is the first stage; the second brings the seeds to as many as the widths need, at most "
-                    f"{stage.study.max_seeds}"
-                )
-        else:
-            search = random_search(Space(stage.study, stage.overrides), used.num_trials or 1, used.seed)
-            trials, notes = search.next([]), list(search.notes)
-            if used.name == "tpe":
-                notes.append("tpe chooses its variants by results; these are random draws, as many as it would choose")
+        trials, notes = _planned(stage, options)
+        if options.name == "tpe" and not stage.is_pretraining:
+            notes.append("tpe chooses its variants by results; these are random draws, as many as it would choose")
+        if stage.study.precision:
+            notes.append(
+                "this is the first stage; the second brings the seeds to as many as the widths need, at most "
+                f"{stage.study.max_seeds}"
+            )
         if stage.is_pretraining:
             notes.append("these trials are the pretraining; the next table has those that start from them")
         print_plan(trials, programs_of(trials), [*stage.notes, *notes])
@@ -281,6 +421,18 @@ def _executor(values: flags.FlagValues, workdir: Path, study: Path | None) -> An
     ray = RayOptions(values.ray_address, values.ray_gpus, values.ray_cpus)
     options = Options(values.num_workers, values.max_together, axis, study)
     return make_executor(values.executor, options, workdir, slurm, ray)
+
+
+def _check_flags_of_results(values: flags.FlagValues) -> None:
+    """Raise ConfigError for flags that need --results, and for what cannot be done with it."""
+    if not values.results:
+        if values.verify is not None:
+            raise ConfigError(f"--verify={values.verify}: needs --results=FOLDER, whose trials are trained again")
+        return
+    if values.dry_run:
+        raise ConfigError("--results: has no effect with --dry_run, which reads no results; leave one out")
+    if values.search == "tpe":
+        raise ConfigError("--results: --search=tpe chooses its variants by results of its own; use grid or random")
 
 
 def _check_flags_of_executors(values: flags.FlagValues) -> None:

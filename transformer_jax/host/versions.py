@@ -13,6 +13,11 @@ _LIBRARIES = (
 )
 
 
+def own_version() -> str:
+    """Return the version of this package."""
+    return __version__
+
+
 def library_versions() -> dict[str, str]:
     """Return the installed versions by distribution name, with this package's own and Python's."""
     versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}

@@ -85,6 +85,7 @@ class Result:
       machine: the accelerators that it ran on, or the processor.
       versions: version by library.
       log_sha256: `metrics_file.digest` of its log; empty if it had none.
+      corpus: sha256 of the corpus that it was trained on; empty if it is not known.
     """
 
     labels: Mapping[str, str]
@@ -98,6 +99,7 @@ class Result:
     machine: str
     versions: Mapping[str, str]
     log_sha256: str = ""
+    corpus: str = ""
 
     def write(self, folder: Path) -> None:
         _write(folder / RESULT, dataclasses.asdict(self))

@@ -34,6 +34,7 @@ from transformer_jax.sweeps.results import (
     read_spec,
     result_of,
 )
+from transformer_jax.sweeps.results_folder import corpus_of_run
 from transformer_jax.sweeps.study import FILE, load_study
 from transformer_jax.sweeps.trials import Trial, starting_from
 from transformer_jax.trust import command, trust_modules
@@ -126,6 +127,7 @@ def _finish(folder: Path, spec: Spec, outcome: TrainResult | UserError | None, p
     """Score a trained trial and write its result; `pruned`: why it was pruned, and so is not scored, or None."""
     import jax
 
+    from transformer_jax.data.sources import load_source
     from transformer_jax.tasks.task import param_shapes
 
     result = None if isinstance(outcome, UserError) else outcome
@@ -147,6 +149,7 @@ def _finish(folder: Path, spec: Spec, outcome: TrainResult | UserError | None, p
         machine=f"{jax.device_count()} x {jax.devices()[0].device_kind}" if is_accelerated else processor(),
         versions=library_versions(),
         log_sha256=metrics_file.digest(log),
+        corpus=corpus_of_run(folder) or load_source(spec.trial.config.data).fingerprint()["sha256"],
     ).write(folder)
 
 

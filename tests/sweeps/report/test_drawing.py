@@ -326,7 +326,7 @@ def test_a_figure_of_unknown_metrics_or_axes_is_refused(results, figure, message
 def test_curves_against_a_cost_that_was_not_logged_are_left_out(results, caplog):
     [kept] = drawn(results, Curves("valid/loss", x="flops"), MetricByVariant("test/loss"))
     assert kept.file.startswith("2_")
-    assert "figure Curves of 'valid/loss' is left out: no trial has logged 'train/flops'" in caplog.text
+    assert "figure Curves of 'valid/loss' is not drawn: no trial has logged 'train/flops'" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,7 @@ def test_every_figure_has_an_alternative_text(written):
 def test_equal_results_give_equal_bytes(written, results, tmp_path):
     report(results, tmp_path)
     names = [file.relative_to(written[0]) for file in written[0].rglob("*.*")]
-    assert len(names) == 10
+    assert len(names) == 12
     assert all((tmp_path / name).read_bytes() == (written[0] / name).read_bytes() for name in names)
 
 

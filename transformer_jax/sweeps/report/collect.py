@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,11 +37,12 @@ from transformer_jax.sweeps.results import (
     read_spec,
     result_of,
 )
+from transformer_jax.sweeps.results_folder import KeptFigure, Recorded, is_results_folder
 from transformer_jax.sweeps.search.search import SearchOptions
 from transformer_jax.sweeps.search.storage import recorded
 from transformer_jax.sweeps.study import INIT_FROM, Axis, Study, load_study
 from transformer_jax.sweeps.study_json import declaration_of, declared_study, with_code
-from transformer_jax.sweeps.trials import Trial
+from transformer_jax.sweeps.trials import PRETRAINING, Trial
 from transformer_jax.tasks.task import TASKS, Task
 from transformer_jax.trust import own
 
@@ -49,10 +50,15 @@ logger = logging.getLogger(__name__)
 
 
 class Asked(NamedTuple):
-    """sha256: of the contrasts, metrics and widths at the first trial. changes: which of them are others now."""
+    """first: contrasts, metrics and widths at the first trial, with their sha256. changes: which are others now."""
 
-    sha256: str
+    first: Mapping[str, Any]
     changes: list[str]
+
+    @property
+    def sha256(self) -> str:
+        """The sha256 of `first`; empty if the record has none."""
+        return str(self.first.get("sha256", ""))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +69,10 @@ class StudyResults:
     code: the folder of the study if its study.py was run; None if the study is the recorded one.
     asked: whether contrasts, metrics and widths are those of the first trial; None if it is not known.
     is_pretraining: `study` is the pretraining of the study in the folder. given: the command of the sweep; None
-    if it was not started by the command.
+    if it was not started by the command. config: the baseline in place of the study's own.
+    first: the pretraining of the study; None if there is none, or its trials cannot be read.
+    is_committed: from a results folder, `workdir`. recorded: what only the work directory shows; None if the study has
+    changed since. kept: figures of the earlier report by number, for those that cannot be drawn.
     """
 
     study: Study
@@ -75,6 +84,11 @@ class StudyResults:
     code: Path | None = None
     given: Given | None = None
     asked: Asked | None = None
+    config: str | None = None
+    first: StudyResults | None = None
+    is_committed: bool = False
+    recorded: Recorded | None = None
+    kept: Mapping[int, KeptFigure] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -111,7 +125,7 @@ class StudyResults:
     @functools.cached_property
     def absent(self) -> dict[str, str]:
         """Variants of the study's grid without trials: name -> name of a variant that is the same experiment, or ""."""
-        return absent_variants(self.study, self.variants)
+        return absent_variants(self.study, self.variants) if self.recorded is None else self.recorded.absent
 
     @property
     def everywhere(self) -> list[Variant]:
@@ -159,7 +173,7 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
     if folder is None:
         study, folder, code = _recorded_study(workdir, record)
     else:
-        study, code = _loaded(folder, workdir, record), folder
+        study, code = loaded_study(folder, workdir / STUDY, record), folder
     if (name := folder.absolute().name) != record["study"]:
         raise ConfigError(f"--workdir={workdir}: belongs to the study '{record['study']}', not to '{name}'")
     folders = [path for path in sorted((workdir / TRIALS).glob("*")) if path.is_dir()]
@@ -168,27 +182,24 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
     trials = [_trial(path) for path in folders if (path / SPEC).exists()]
     for trial in trials:
         check_labels(trial.trial.labels, study, folder, trial.folder)
-    _check_there_are_results(trials, study, folder, workdir)
+    check_there_are_results(trials, study, f"--workdir={workdir}", f"--study={folder} --workdir={workdir}")
     if pending := [trial.folder.name for trial in trials if trial.result is None]:
         logger.warning("%s: without a result yet, or it was deleted: %s", workdir / TRIALS, ", ".join(pending))
     study = with_pilot(study.for_task(TASKS[trials[0].trial.config.task.name]))
-    by_variant: dict[str, list[TrialResult]] = {}
-    for trial in sorted(trials, key=lambda trial: _order(trial, study)):
-        by_variant.setdefault(trial.trial.variant, []).append(trial)
-    variants = tuple(Variant(of[0].trial.labels, tuple(of), study.seeds) for of in by_variant.values())
-    changes = changes_of(record, declaration_of(study))
     results = StudyResults(
         study,
         folder,
         workdir,
-        variants,
+        variants_of(trials, study),
         recorded(workdir),
         bool(record.get("is_pretraining")),
         code,
         given_of(record),
-        None if changes is None else Asked(record[ASKED].get("sha256", ""), changes),
+        asked=asked_of(record, study),
+        config=record.get("config"),
+        first=_first(study, workdir, code),
     )
-    results = _with_second_stage(results) if study.precision else results
+    results = with_second_stage(results)
     for what in results.lost:
         logger.warning("%s; its numbers are missing from this report", what)
     for place in results.unscored:
@@ -196,8 +207,16 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
     return results
 
 
-def _with_second_stage(results: StudyResults) -> StudyResults:
-    """Return the results with the seeds of both stages, if all trials of the first have ended."""
+def asked_of(record: Mapping[str, Any], study: Study) -> Asked | None:
+    """Return what a study asked at its first trial; None if the content of study.json does not say it."""
+    changes = changes_of(record, declaration_of(study))
+    return None if changes is None else Asked(record[ASKED], changes)
+
+
+def with_second_stage(results: StudyResults) -> StudyResults:
+    """Return the results with the seeds of both stages, if there are two and all trials of the first have ended."""
+    if not results.study.precision:
+        return results
     seeds = results.study.seeds
     first = [trial for trial in results.trials if trial.trial.seed in seeds]
     if any(trial.status not in ("finished", "diverged") for trial in first) or not all(
@@ -215,8 +234,27 @@ def _with_second_stage(results: StudyResults) -> StudyResults:
     return dataclasses.replace(results, variants=variants)
 
 
+def variants_of(trials: Iterable[TrialResult], study: Study) -> tuple[Variant, ...]:
+    """Return the variants of trials, in the study's order of axes and values, and their trials by seed."""
+    by_variant: dict[str, list[TrialResult]] = {}
+    for trial in sorted(trials, key=lambda trial: _order(trial, study)):
+        by_variant.setdefault(trial.trial.variant, []).append(trial)
+    return tuple(Variant(of[0].trial.labels, tuple(of), study.seeds) for of in by_variant.values())
+
+
+def _first(study: Study, workdir: Path, code: Path | None) -> StudyResults | None:
+    """Return the pretraining; None if the study has none, it was moved, or is of another version of the study."""
+    if study.pretraining is None:
+        return None
+    with contextlib.suppress(ConfigError):
+        return collect(workdir / PRETRAINING, code)
+    return None
+
+
 def _study_record(workdir: Path) -> dict[str, Any]:
     file = workdir / STUDY
+    if is_results_folder(workdir) and not file.exists():
+        raise ConfigError(f"--workdir={workdir}: is a results folder; give it as --results={workdir}")
     if not file.exists():
         raise ConfigError(
             f"--workdir={workdir}: has no {STUDY}, so it is not the work directory of a study; "
@@ -225,19 +263,23 @@ def _study_record(workdir: Path) -> dict[str, Any]:
     return read_object(file, STUDY_FIELDS)
 
 
-def _loaded(folder: Path, workdir: Path, record: Mapping[str, Any]) -> Study:
-    """Return the study of a folder; if the sweep had another baseline, as the sweep has recorded it."""
+def loaded_study(folder: Path, file: Path, record: Mapping[str, Any]) -> Study:
+    """Return the study of a folder; if the sweep had another baseline, as the sweep has recorded it.
+
+    Args:
+      file: with the record, for messages.
+    """
     study, declaration = load_study(folder), record.get("declaration")
     _trust_parts(study)
     if record.get("is_pretraining"):
         if study.pretraining is None:
-            raise ConfigError(f"{workdir}: is of a pretraining, which the study in {folder} does not have now")
+            raise ConfigError(f"{file}: is of a pretraining, which the study in {folder} does not have now")
         study = study.pretraining
     if isinstance(declaration, dict) and declaration.get("precision"):  # it may be that of flags
         study = dataclasses.replace(study, precision=declaration["precision"], max_seeds=declaration["max_seeds"])
     if record.get("config") is None or not isinstance(declaration, dict):
         return study
-    return with_code(declared_study(declaration, workdir / STUDY), study)
+    return with_code(declared_study(declaration, file), study)
 
 
 def _trust_parts(study: Study) -> None:
@@ -256,7 +298,7 @@ def _recorded_study(workdir: Path, record: Mapping[str, Any]) -> tuple[Study, Pa
     file, folder, declaration = workdir / STUDY, record.get("folder"), record.get("declaration")
     built_in = studies().get(record["study"])
     if built_in is not None and folder == str(built_in.absolute()):
-        return _loaded(built_in, workdir, record), built_in, built_in
+        return loaded_study(built_in, file, record), built_in, built_in
     place = Path(folder) if isinstance(folder, str) else Path(record["study"])
     if isinstance(declaration, dict):
         if left_out := declaration.get("custom_figures"):
@@ -303,13 +345,19 @@ def _is_unscored(trial: TrialResult) -> bool:
     return ended
 
 
-def _check_there_are_results(trials: Sequence[TrialResult], study: Study, folder: Path, workdir: Path) -> None:
+def check_there_are_results(trials: Iterable[TrialResult], study: Study, place: str, flags: str) -> None:
+    """Raise ConfigError if no trial has finished, or none has measured a metric of the study.
+
+    Args:
+      place: the flag that names the folder of the trials. flags: of the sweep that runs them.
+    """
+    trials = list(trials)
     counts = Counter(trial.status for trial in trials)
     if not (counts["finished"] or counts["diverged"]):
         there = ", ".join(f"{count} {status}" for status, count in counts.items())
         raise ConfigError(
-            f"--workdir={workdir}: no trial has finished{f' ({there})' if there else ''}, so there is nothing to "
-            f"report; run or resume them with: transformer-jax sweep --study={folder} --workdir={workdir}"
+            f"{place}: no trial has finished{f' ({there})' if there else ''}, so there is nothing to "
+            f"report; run or resume them with: transformer-jax sweep {flags}"
         )
     for metric in study.metrics if counts["finished"] else ():
         if not any(metric.name in trial.metrics for trial in trials):

@@ -17,6 +17,7 @@ from typing import Any
 
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
+from transformer_jax.readers import read_bytes
 from transformer_jax.sweeps.figures import (
     COSTS,
     Curves,
@@ -29,6 +30,7 @@ from transformer_jax.sweeps.figures import (
 from transformer_jax.sweeps.report import plots
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.formatting import metric_name
+from transformer_jax.sweeps.results_folder import FIGURES, KeptFigure
 from transformer_jax.tasks.task import TRAIN
 
 logger = logging.getLogger(__name__)
@@ -37,13 +39,19 @@ _WIDTH = 5.2  # inches; on a page 360 pixels wide it is scaled to two thirds
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A figure: SVG for light and dark pages, PDF for papers, title and alt text. `file`: name of the SVG."""
+    """A figure: SVG for light and dark pages, PDF for papers, title and alt text.
 
+    number: its place among the study's figures, from 1. file: name of the SVG. is_kept: it is from an earlier report,
+    which may lack the PDF.
+    """
+
+    number: int
     file: str
     title: str
     alt: str
     svg: bytes
     pdf: bytes
+    is_kept: bool = False
 
     @property
     def pdf_file(self) -> str:
@@ -70,38 +78,83 @@ def draw_figures(results: StudyResults) -> Iterator[Drawn]:
     """Yield every figure of a study, in its order.
 
     Curves against a cost that no trial has logged, such as operations of an architecture that does not count them, are
-    left out with a warning.
+    left out with a warning. If a results folder lacks the numbers of a figure, a warning names it, and it stays as the
+    earlier report has drawn it.
 
     Raises: ConfigError for a metric or quantity that no trial has, and if the function of a `CustomFigure` raises.
     """
-    for number, figure in enumerate(results.study.figures or default_figures(results), start=1):
-        _check(figure, results)
-        if isinstance(figure, Curves) and figure.x != "step" and (cost := f"{TRAIN}/{figure.x}") not in results.logged:
-            logger.warning("figure Curves of '%s' is left out: no trial has logged '%s'", figure.quantity, cost)
-            continue
-        title = figure.title or _default_title(figure, results)
-        slug = re.sub(r"\W+", "_", title.lower()).strip("_")[:40].strip("_")
-        files, alt = _saved(figure, results)
-        yield Drawn(f"{number}_{slug}.svg", title, alt, _with_dark_colours(files["svg"]), files["pdf"])
+    for number, figure in _numbered_figures(results):
+        if isinstance(figure, KeptFigure):
+            yield from _kept(figure, results)
+        elif problem := _problem(figure, results):
+            if not results.is_committed:
+                raise ConfigError(problem)
+            logger.warning("%s", problem)
+            if number in results.kept:
+                yield from _kept(results.kept[number], results)
+        elif isinstance(figure, Curves) and figure.x != "step" and f"{TRAIN}/{figure.x}" not in results.logged:
+            cost = f"{TRAIN}/{figure.x}"
+            logger.warning("figure Curves of '%s' is not drawn: no trial has logged '%s'", figure.quantity, cost)
+            if number in results.kept:
+                yield from _kept(results.kept[number], results)
+        else:
+            title = figure.title or _default_title(figure, results)
+            slug = re.sub(r"\W+", "_", title.lower()).strip("_")[:40].strip("_")
+            files, alt = _saved(figure, results)
+            yield Drawn(number, f"{number}_{slug}.svg", title, alt, _with_dark_colours(files["svg"]), files["pdf"])
 
 
-def _check(figure: Figure, results: StudyResults) -> None:
+def undrawable(results: StudyResults) -> list[str]:
+    """Return for each figure that cannot be drawn anew from a results folder, why; empty for a work directory."""
+    if not results.is_committed:
+        return []
+    found = [
+        f"figure '{figure.title}': the code of the study draws it; pass --study=FOLDER"
+        if isinstance(figure, KeptFigure)
+        else _problem(figure, results)
+        for _, figure in _numbered_figures(results)
+    ]
+    return list(filter(None, found))
+
+
+def _numbered_figures(results: StudyResults) -> list[tuple[int, Figure | KeptFigure]]:
+    """Return the figures with their numbers; those that the study draws itself are kept ones if its code is not run."""
+    own = {number: figure for number, figure in results.kept.items() if figure.is_own}
+    figures: list[Figure | KeptFigure] = list(results.study.figures or ([] if own else default_figures(results)))
+    for number in sorted(own):
+        figures.insert(number - 1, own[number])
+    return list(enumerate(figures, start=1))
+
+
+def _kept(figure: KeptFigure, results: StudyResults) -> Iterator[Drawn]:
+    """Yield a figure as an earlier report has drawn it; nothing, with a warning, if its files are missing."""
+    file = results.workdir / FIGURES / figure.file
+    try:
+        svg, paper = read_bytes(file), file.with_suffix(".pdf")
+        pdf = read_bytes(paper) if paper.is_file() else b""
+    except (OSError, ValueError) as error:
+        logger.warning("figure '%s' is left out: %s: %s", figure.title, file, error)
+        return
+    yield Drawn(figure.number, figure.file, figure.title, figure.alt, svg, pdf, True)
+
+
+def _problem(figure: Figure, results: StudyResults) -> str:
+    """Return why a figure cannot be drawn: no trial has its metric or quantity; empty if it can be."""
     name, known = "", []
     if isinstance(figure, MetricByVariant | MetricByAxis):
         name, known = figure.metric, results.metrics
     elif isinstance(figure, Curves):
         name, known = figure.quantity, results.logged
     elif isinstance(figure, MetricByBin) and not figure.bins(results.metrics):
-        raise ConfigError(
+        return (
             f"figure MetricByBin: no trial has measured a metric '{figure.metric}'; there are "
             f"{', '.join(results.metrics)}"
         )
-    if name and name not in known:
-        verb = "logged" if isinstance(figure, Curves) else "measured"
-        raise ConfigError(
-            f"figure {type(figure).__name__}: no trial has {verb} '{name}'; there are {', '.join(known)}"
-            f"{nearest(name, known)}"
-        )
+    if not name or name in known:
+        return ""
+    verb = "logged" if isinstance(figure, Curves) else "measured"
+    there = f"; there are {', '.join(known)}{nearest(name, known)}" if known else ""
+    return f"figure {type(figure).__name__}: no trial has {verb} '{name}'{there}"
 
 
 def _default_title(figure: Figure, results: StudyResults) -> str:

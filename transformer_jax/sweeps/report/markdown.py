@@ -11,12 +11,11 @@ from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
 from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.latex import TABLES
-from transformer_jax.sweeps.report.measurements import MEASUREMENTS
 from transformer_jax.sweeps.report.reproduction import command_note, sweep_command
 from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, asked, notes, subject
 from transformer_jax.sweeps.report.summary import CONTRASTS, RESULTS, SUMMARY, Row
+from transformer_jax.sweeps.results_folder import FIGURES, MEASUREMENTS
 
-FIGURES = "figures"
 _DOLLAR = "<span>$</span>"
 
 

@@ -10,9 +10,9 @@ from transformer_jax.metrics_file import DAMAGED, is_number
 from transformer_jax.sweeps.report.collect import StudyResults, collect
 from transformer_jax.sweeps.report.summary import csv_text
 from transformer_jax.sweeps.report.variants import TrialResult
+from transformer_jax.sweeps.results_folder import LOG, SCORE
 from transformer_jax.trust import trust_modules
 
-MEASUREMENTS = "measurements.csv"
 _NO_METRICS = ("step", "split")
 
 
@@ -80,6 +80,6 @@ def _numbers(trial: TrialResult) -> Iterator[tuple[str, int, str, float | None]]
         if line["split"] != DAMAGED:
             for name, value in line.items():
                 if name not in _NO_METRICS and (value is None or is_number(value)):
-                    yield "log", line["step"], f"{line['split']}/{name}", value
+                    yield LOG, line["step"], f"{line['split']}/{name}", value
     for metric, value in trial.metrics.items():
-        yield "score", trial.result.steps if trial.result else 0, metric, value
+        yield SCORE, trial.result.steps if trial.result else 0, metric, value

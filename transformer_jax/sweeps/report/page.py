@@ -17,8 +17,6 @@ from transformer_jax.sweeps.report.formatting import metric_label, status_words
 from transformer_jax.sweeps.report.grid_from_results import config_of_variant, derived_differences, values_by_name
 from transformer_jax.sweeps.report.html import Html, element, table
 from transformer_jax.sweeps.report.latex import TABLES
-from transformer_jax.sweeps.report.markdown import FIGURES
-from transformer_jax.sweeps.report.measurements import MEASUREMENTS
 from transformer_jax.sweeps.report.number_text import NOTHING, number_text
 from transformer_jax.sweeps.report.reproduction import (
     command_note,
@@ -31,6 +29,7 @@ from transformer_jax.sweeps.report.reproduction import (
 from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, asked, notes, subject
 from transformer_jax.sweeps.report.summary import Row
 from transformer_jax.sweeps.report.variants import TrialResult
+from transformer_jax.sweeps.results_folder import FIGURES, MEASUREMENTS
 
 _FILES = (
     f"Beside this page: every figure as SVG and PDF in {FIGURES}/, the tables for LaTeX in {TABLES}, and all numbers "

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.host.files import json_text
-from transformer_jax.sweeps.report.collect import StudyResults, collect
+from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.grid_from_results import config_of_variant, overrides_of, values_by_name
 from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.search.random import random_search
@@ -30,6 +30,8 @@ def sweep_command(results: StudyResults) -> str | None:
     Paths in it are as they were given to `sweep`. If the sweep was not started by the command, they are relative to the
     folder that holds `experiments`. For --search=tpe, the command repeats the search, not necessarily its draws.
     """
+    if results.recorded is not None:
+        return results.recorded.command
     overrides = _override_flags(results)
     if overrides is None:
         return None
@@ -64,9 +66,8 @@ def _override_flags(results: StudyResults) -> list[str] | None:
     prefix = PRETRAINING if results.is_pretraining else "config"
     flags = [f"--{prefix}.{name}={value}" for name, value in overrides.items()]
     if results.study.pretraining is not None:
-        try:
-            first = collect(results.workdir / PRETRAINING, results.code)
-        except ConfigError:  # it was moved, or belongs to another version of the study
+        first = results.first
+        if first is None:
             return None
         overrides = overrides_of(first.study, first.variants)
         if overrides is None:

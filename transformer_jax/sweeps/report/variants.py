@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,15 @@ STATUSES = ("finished", "diverged", "failed", "pruned", NO_RESULT)
 
 @dataclasses.dataclass(frozen=True)
 class TrialResult:
-    """A trial and its result, which is None while there is none."""
+    """A trial and its result, which is None while there is none.
+
+    recorded_lines: its log, if it is from a results folder; None if it is in `log_file`.
+    """
 
     trial: Trial
     folder: Path
     result: Result | None
+    recorded_lines: Sequence[dict[str, Any]] | None = dataclasses.field(default=None, repr=False)
 
     @property
     def status(self) -> str:
@@ -66,7 +70,7 @@ class TrialResult:
     @functools.cached_property
     def log_problem(self) -> str:
         """Why the log does not belong to the result; empty if it does, or `ran` is None. Raises as `log_lines`."""
-        if self.ran is None:
+        if self.ran is None or self.recorded_lines is not None:
             return ""
         file, last = self.log_file, max((line["step"] for line in self._lines), default=0)
         if not self._lines:
@@ -82,6 +86,8 @@ class TrialResult:
 
     @functools.cached_property
     def _lines(self) -> list[dict[str, Any]]:
+        if self.recorded_lines is not None:
+            return list(self.recorded_lines)
         return metrics_file.read_lines(self.log_file, may_be_growing=self.status not in ("finished", "diverged"))
 
     def logged(self, quantity: str) -> dict[int, float]:

@@ -8,11 +8,12 @@ from pathlib import Path
 from transformer_jax.errors import ConfigError
 from transformer_jax.host.files import write_atomically
 from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.committed import results_files
 from transformer_jax.sweeps.report.drawing import draw_figures
 from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.latex import TABLES, tables_tex
-from transformer_jax.sweeps.report.markdown import FIGURES, document
-from transformer_jax.sweeps.report.measurements import MEASUREMENTS, measurements_csv
+from transformer_jax.sweeps.report.markdown import document
+from transformer_jax.sweeps.report.measurements import measurements_csv
 from transformer_jax.sweeps.report.page import page
 from transformer_jax.sweeps.report.summary import (
     CONTRASTS,
@@ -23,6 +24,7 @@ from transformer_jax.sweeps.report.summary import (
     results_csv,
     summary_csv,
 )
+from transformer_jax.sweeps.results_folder import FIGURES, MEASUREMENTS, PRETRAINING_FILE
 
 PAGE, MARKDOWN = "report.html", "report.md"
 
@@ -39,24 +41,28 @@ def write_report(results: StudyResults, rows: list[Row], effects: list[Effect], 
       cannot be written.
     """
     figures = list(draw_figures(results))
-    contents = {
-        PAGE: page(results, rows, effects, figures).encode(),
-        MARKDOWN: document(results, rows, effects, figures).encode(),
+    tables = {
         RESULTS: results_csv(results).encode(),
         SUMMARY: summary_csv(rows).encode(),
         MEASUREMENTS: measurements_csv(results).encode(),
-        TABLES: tables_tex(results, rows, effects).encode(),
         **({CONTRASTS: contrasts_csv(effects).encode()} if effects else {}),
+    }
+    contents = {
+        PAGE: page(results, rows, effects, figures).encode(),
+        MARKDOWN: document(results, rows, effects, figures).encode(),
+        **tables,
+        TABLES: tables_tex(results, rows, effects).encode(),
         **{f"{FIGURES}/{figure.file}": figure.svg for figure in figures},
-        **{f"{FIGURES}/{figure.pdf_file}": figure.pdf for figure in figures},
+        **{f"{FIGURES}/{figure.pdf_file}": figure.pdf for figure in figures if figure.pdf},
+        **results_files(results, figures, tables),
     }
     try:
         (output / FIGURES).mkdir(parents=True, exist_ok=True)
         for file in itertools.chain(*((output / FIGURES).glob(f"[0-9]*_*.{end}") for end in ("svg", "pdf"))):
             if f"{FIGURES}/{file.name}" not in contents:
                 file.unlink()
-        if CONTRASTS not in contents:
-            (output / CONTRASTS).unlink(missing_ok=True)
+        for name in {CONTRASTS, PRETRAINING_FILE} - contents.keys():
+            (output / name).unlink(missing_ok=True)
         for name, content in contents.items():
             write_atomically(output / name, content)
     except OSError as error:
