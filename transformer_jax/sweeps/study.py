@@ -32,6 +32,7 @@ from transformer_jax import builtin
 from transformer_jax.config import EXTENSIBLE, base_type, nearest, outside_parts
 from transformer_jax.config_file import leaf_types, load_config_dict, may_be_own, run_file
 from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.equal_sizes import EqualParameters
 from transformer_jax.sweeps.figures import Figure, check_figures
 from transformer_jax.tasks.task import TRAIN, Task, declared, training_metrics
 from transformer_jax.trust import own
@@ -171,13 +172,19 @@ class Study:
       measure: a function of study.py that measures further numbers of a trained trial.
       tasks: those that `measure` can measure; without any, it can measure all.
       figures: of the report.
+      equal_parameters: a field such as `model.mlp_dim`, which is set so that every variant has as many parameters as
+        the baseline variant, to 0.5 %. This is the reference; with contrasts, the variant that has the same conditions
+        and the reference's values otherwise. Of a tuple of fields, the first one that the variant reads. All parameters
+        count, as in the report's column; `EqualParameters(fields, embeddings=False)` leaves out tables.
       equal_flops: every variant trains with as many floating-point operations as the reference; the number of its steps
-        follows. Needs batches whose shape does not depend on the corpus, as with `data.batching=windows` and `rows`.
-        Names of values by axis, as `{"budget": "flops"}`: only the variants with these values.
+        follows; see `tasks.flops.step_operations`. If the shapes of batches depend on the corpus, it is tokenized
+        before the sweep. Names of values by axis, as `{"budget": "flops"}`: only the variants with these values.
       pretraining: a study of a first training. A trial starts from the checkpoint (`training.init_from`) of the trial
         that has its seed, and on every axis of that study its value. Axes of the same name have the same values.
       not_shown: what the question may suggest and the study does not show, as a noun phrase and further sentences. It
         follows the words "Not shown:" in the report.
+      chosen: values that follow from equal_parameters and equal_flops, by variant and field; `with_chosen` computes
+        them, and the sweep records them.
       folder: the folder of study.py; `load_study` sets it.
     """
 
@@ -192,9 +199,11 @@ class Study:
     measure: Measure | None = None
     tasks: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
+    equal_parameters: str | tuple[str, ...] | EqualParameters = ()
     equal_flops: bool | Mapping[str, str] = False
     pretraining: Study | None = None
     not_shown: str = ""
+    chosen: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     folder: Path = dataclasses.field(default_factory=lambda: _folder.get(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -230,12 +239,24 @@ class Study:
                 raise ConfigError(f"contrasts: no axis with named values '{name}'{nearest(name, axes)}")
         _check_values("reference", self.reference, axes)
         check_figures(self.figures, {a.name: a.values if isinstance(a, Axis) else () for a in self.axes})
+        if self.equal_sizes is not None:
+            self._check_equal_parameters(self.equal_sizes)
         if self.equal_flops:
             if isinstance(self.equal_flops, Mapping):
                 _check_values("equal_flops", self.equal_flops, axes)
             self._check_equal_flops()
         if self.pretraining is not None:
             self._check_pretraining(self.pretraining)
+
+    def _check_equal_parameters(self, equal: EqualParameters) -> None:
+        equal.check()
+        for axis in self.axes:
+            if isinstance(axis, Range):
+                raise ConfigError(
+                    f"equal_parameters: the range '{axis.field}' has no baseline variant; use an Axis of named values"
+                )
+            if taken := sorted({*equal.fields}.intersection(*[set().union(*axis.values.values())])):
+                raise ConfigError(f"equal_parameters: axis '{axis.name}' cannot set {taken[0]}, which is computed")
 
     def _check_equal_flops(self) -> None:
         for axis in self.axes:
@@ -366,6 +387,19 @@ class Study:
         if not self.contrasts:
             return ()
         return tuple(a.name for a in self.axes if isinstance(a, Axis) and a.name not in self.contrasts)
+
+    @property
+    def equal_sizes(self) -> EqualParameters | None:
+        """`equal_parameters` as an object; None if sizes are not equalised."""
+        if isinstance(self.equal_parameters, EqualParameters):
+            return self.equal_parameters
+        fields = (self.equal_parameters,) if isinstance(self.equal_parameters, str) else tuple(self.equal_parameters)
+        return EqualParameters(fields) if fields else None
+
+    def baseline_variant(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """Return the variant that has as many parameters as this one with `equal_parameters`."""
+        reference = self.reference_variant
+        return {axis: labels[axis] if axis in self.conditions else reference[axis] for axis in labels}
 
     def has_equal_flops(self, labels: Mapping[str, str]) -> bool:
         """Return whether the number of a variant's steps follows from the operations of the reference."""

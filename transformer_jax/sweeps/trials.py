@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentConfig, walk
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.equal_sizes import size_for
 from transformer_jax.sweeps.study import INIT_FROM, SEED, STEPS, Axis, Range, Study, merged
 from transformer_jax.tasks.task import best_metric
 
@@ -80,8 +82,8 @@ def grid(study: Study, overrides: Mapping[str, Any] | None = None) -> Grid:
             )
     configs: dict[tuple[str, ...], ExperimentConfig] = {}
     problems = []
-    for labels in itertools.product(*(axis.values for axis in axes)):
-        named = {axis.name: label for axis, label in zip(axes, labels, strict=True)}
+    for named in grid_labels(study):
+        labels = tuple(named.values())
         try:
             configs[labels] = variant(study, named, {}, overrides)
         except ConfigError as error:
@@ -163,14 +165,61 @@ def variant(
     Raises: ConfigError for an invalid config, and for one whose operations are not known if the study needs them.
     """
     texts = fields_of_variant(study, labels, drawn, overrides)
-    config = read_config(study.find_baseline(), texts)
-    if not study.has_equal_flops(labels):
-        return config
-    from transformer_jax.tasks.flops import steps_for_flops, training_flops
+    if drawn:
+        return read_config(study.find_baseline(), texts)
+    chosen = chosen_fields(study, labels, overrides)
+    return read_config(study.find_baseline(), texts | {name: str(value) for name, value in chosen.items()})
 
-    reference = variant(study, study.reference_variant, {}, overrides)
-    steps = steps_for_flops(config, training_flops(reference))
-    return read_config(study.find_baseline(), texts | {STEPS: str(steps)})
+
+def chosen_fields(
+    study: Study, labels: Mapping[str, str], overrides: Mapping[str, Any] | None = None
+) -> Mapping[str, Any]:
+    """Return the values of a variant that follow from `equal_parameters` and `equal_flops`, by field.
+
+    They are those of `study.chosen` if it has the variant. Arguments and errors as in `variant`.
+    """
+    if (known := study.chosen.get(variant_name(labels))) is not None:
+        return known
+    texts, baseline, chosen = fields_of_variant(study, labels, {}, overrides), study.find_baseline(), {}
+
+    def read(field: str, value: int) -> ExperimentConfig:
+        return read_config(baseline, texts | {name: str(of) for name, of in chosen.items()} | {field: str(value)})
+
+    if study.equal_sizes is not None and labels != (first := study.baseline_variant(labels)):
+        config, wanted = read_config(baseline, texts), study.equal_sizes.count(variant(study, first, {}, overrides))
+        if (found := size_for(study.equal_sizes, config, wanted, read)) is not None:
+            chosen[found[0]] = found[1]
+    if study.has_equal_flops(labels):
+        from transformer_jax.sweeps.planned_batches import planned_batches
+        from transformer_jax.tasks.flops import steps_for_operations, training_operations
+
+        reference = variant(study, study.reference_variant, {}, overrides)
+        config = read_config(baseline, texts | {name: str(of) for name, of in chosen.items()})
+        budget = training_operations(reference, planned_batches(reference))
+        chosen[STEPS] = steps_for_operations(config, budget, planned_batches(config))
+    return chosen
+
+
+def with_chosen(study: Study, overrides: Mapping[str, Any] | None = None) -> Study:
+    """Return the study with `chosen`, so that its configs need neither models nor the corpus any more.
+
+    Variants without a valid config are left out; `grid` names them. Arguments as in `variant`.
+    """
+    chosen: dict[str, Mapping[str, Any]] = {}
+    if study.equal_sizes is None and not study.equal_flops:
+        return study
+    for labels in grid_labels(study):
+        with contextlib.suppress(ConfigError):
+            chosen[variant_name(labels)] = chosen_fields(study, labels, overrides)
+    return dataclasses.replace(study, chosen=chosen)
+
+
+def grid_labels(study: Study) -> Iterator[dict[str, str]]:
+    """Yield every combination of the axes' values, in their order; none for a study with ranges."""
+    axes = [axis for axis in study.axes if isinstance(axis, Axis)]
+    if len(axes) == len(study.axes):
+        for values in itertools.product(*(axis.values for axis in axes)):
+            yield dict(zip((axis.name for axis in axes), values, strict=True))
 
 
 def fields_of_variant(

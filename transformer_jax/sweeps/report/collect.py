@@ -18,7 +18,7 @@ from transformer_jax.config_file import load_config_dict
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.metrics_file import is_number
 from transformer_jax.sweeps.figures import number_of
-from transformer_jax.sweeps.report.grid_from_results import absent_variants, grid_labels
+from transformer_jax.sweeps.report.grid_from_results import absent_variants
 from transformer_jax.sweeps.report.variants import STATUSES, TrialResult, Variant
 from transformer_jax.sweeps.results import (
     RESULT,
@@ -38,7 +38,7 @@ from transformer_jax.sweeps.search.search import SearchOptions
 from transformer_jax.sweeps.search.storage import recorded
 from transformer_jax.sweeps.study import INIT_FROM, Axis, Study, load_study
 from transformer_jax.sweeps.study_json import declared_study, with_code
-from transformer_jax.sweeps.trials import Trial
+from transformer_jax.sweeps.trials import Trial, grid_labels
 from transformer_jax.tasks.task import TASKS, Task
 from transformer_jax.trust import own
 
@@ -193,7 +193,8 @@ def _loaded(folder: Path, workdir: Path, record: Mapping[str, Any]) -> Study:
             raise ConfigError(f"{workdir}: is of a pretraining, which the study in {folder} does not have now")
         study = study.pretraining
     if record.get("config") is None or not isinstance(declaration, dict):
-        return study
+        chosen = declaration.get("chosen") if isinstance(declaration, dict) else None
+        return dataclasses.replace(study, chosen=chosen) if isinstance(chosen, dict) else study
     return with_code(declared_study(declaration, workdir / STUDY), study)
 
 
