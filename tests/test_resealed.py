@@ -22,8 +22,9 @@ from transformer_jax.evaluation.loading import apply_overrides
 from transformer_jax.host.files import CHECKSUM, with_checksum
 from transformer_jax.readers.records import COUNT
 from transformer_jax.sweeps.report.collect import collect
+from transformer_jax.sweeps.report.effects import effects
 from transformer_jax.sweeps.report.markdown import tables
-from transformer_jax.sweeps.report.summary import contrasts, summarise
+from transformer_jax.sweeps.report.summary import summarise
 from transformer_jax.training.metric_window import MetricWindow
 
 OTHERS = (None, True, -1, 1.5, 10**30, float("nan"), "x", "", [], [None], [[]], {}, {"x": None}, {"x": {"y": []}})
@@ -199,7 +200,7 @@ def test_files_of_a_study(workdir, name):
     def read(values: Any) -> None:
         file.write_text(sealed(values))
         results = collect(workdir)
-        tables(results, summarise(results), contrasts(results))
+        tables(results, summarise(results), effects(results))
 
     try:
         check(values, read)

@@ -9,7 +9,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from transformer_jax.sweeps.statistics import estimate, holm, paired_difference
+from transformer_jax.sweeps.statistics import (
+    POWER,
+    estimate,
+    holm,
+    paired_difference,
+    power,
+    seeds_to_find,
+    smallest_effect,
+)
 
 VALUES = [3.1, 2.7, 3.6, 4.0, 3.3]
 OTHERS = [2.9, 2.0, 3.5, 3.1, 3.4]
@@ -100,3 +108,34 @@ def test_holm_of_a_worked_example_and_without_tests():
     assert math.isnan(corrected[0])
     assert corrected[1:] == pytest.approx([0.02, 0.03])
     assert holm([]) == []
+
+
+@pytest.mark.parametrize(
+    ("effect", "count", "level"), [(1.0, 4, 0.05), (0.5, 34, 0.05), (2.0, 5, 0.01), (0.2, 12, 0.05)]
+)
+def test_power_is_that_of_students_noncentral_distribution(effect, count, level):
+    quantile = stats.t.ppf(1 - level / 2, count - 1)
+    expected = stats.nct.sf(quantile, count - 1, effect * math.sqrt(count))
+    assert (
+        power(3 * effect, 3.0, count, level) == power(-effect, 1.0, count, level) == pytest.approx(expected, abs=5e-4)
+    )
+
+
+@pytest.mark.parametrize(("effect", "seeds"), [(0.5, 34), (0.8, 15), (1.0, 10), (1.5, 6)])
+def test_seeds_to_find_an_effect_are_those_of_published_tables(effect, seeds):
+    """Of a paired t-test at 5 % with 80 % power (Cohen 1988; G*Power 3.1), effects in standard deviations."""
+    assert seeds_to_find(effect, 1.0, 0.05) == seeds_to_find(-2 * effect, 2.0, 0.05) == seeds
+    assert smallest_effect(1.0, seeds, 0.05) <= effect < smallest_effect(1.0, seeds - 1, 0.05)
+
+
+def test_seeds_to_find_what_cannot_be_found():
+    assert seeds_to_find(0.1, 1.0, 0.05) is None
+    assert seeds_to_find(0.0, 1.0, 0.05) is None
+    assert seeds_to_find(1.0, math.nan, 0.05) is None
+    assert seeds_to_find(1.0, 0.0, 0.05) == 2
+    assert math.isnan(smallest_effect(1.0, 1, 0.05))
+
+
+@given(st.floats(0.01, 100), st.integers(2, 40), st.sampled_from([0.05, 0.01, 0.00625]))
+def test_the_smallest_effect_is_found_with_the_stated_power(spread, count, level):
+    assert power(smallest_effect(spread, count, level), spread, count, level) == pytest.approx(POWER, abs=1e-6)

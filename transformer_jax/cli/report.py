@@ -3,12 +3,12 @@
     transformer-jax report --workdir=runs/positions
     transformer-jax report --workdir=runs/positions --output=experiments/positions/results
 
-Prints Markdown tables and writes these files to WORKDIR/report, or to --output: report.html, a self-contained page;
-report.md; figures/; summary.csv, the mean of every metric of every variant with its 95 % interval and its paired
-difference from the reference; contrasts.csv, paired differences along the axes that the study contrasts; results.csv,
-every trial. Trials that diverged, failed or are still running are counted and marked as such. The command works at any
-time during a sweep; run it again to update the report. If a trial has lost its log, or the result of its ended
-training, or has the log of another run, a warning names it, and the exit code is 3.
+Prints the answer and its tables in Markdown, and writes these files to WORKDIR/report, or to --output: report.html, a
+self-contained page; report.md; figures/; summary.csv, the mean of every metric of every variant with its 95 % interval
+and its paired difference from the reference; contrasts.csv, the paired differences that the study contrasts, with
+their verdicts; results.csv, every trial. Trials that diverged, failed or are still running are counted and marked as
+such. The command works at any time during a sweep; run it again to update the report. If a trial has lost its log, or
+the result of its ended training, or has the log of another run, a warning names it, and the exit code is 3.
 
 The code of a study is run only if it is built in, or with --study. Without, figures that a study draws itself are left
 out, and the report does not check that the command that it prints makes the configs of the trials.
@@ -37,13 +37,15 @@ def run(arguments: Arguments) -> int:
     workdir, values = Path(arguments.required("workdir")), arguments.flags
 
     from transformer_jax.sweeps.report.collect import collect
-    from transformer_jax.sweeps.report.markdown import tables
-    from transformer_jax.sweeps.report.summary import contrasts, summarise, summary_json
+    from transformer_jax.sweeps.report.effects import effects
+    from transformer_jax.sweeps.report.markdown import answered, tables
+    from transformer_jax.sweeps.report.summary import summarise, summary_json
     from transformer_jax.sweeps.report.write import write_report
 
     results = collect(workdir, study_folder(values.study) if values.study else None)
-    rows, found = summarise(results), contrasts(results)
+    rows, found = summarise(results), effects(results)
     written = write_report(results, rows, found, Path(values.output) if values.output else workdir / "report")
-    print(summary_json(rows, found, ascii=True) if values.json else tables(results, rows, found))
+    text = f"{answered(results, rows, found)}\n\n{tables(results, rows, found)}"
+    print(summary_json(rows, found, ascii=True) if values.json else text)
     print("\n".join(map(str, written)), file=sys.stderr)
     return exit_codes.SOME_FAILED if results.lost else exit_codes.OK

@@ -14,6 +14,7 @@ from transformer_jax import builtin
 from transformer_jax.config import ExperimentConfig, base_type, unread_by
 from transformer_jax.config_file import leaf_types, read_config
 from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.contrasts import contrasts_among
 from transformer_jax.sweeps.figures import Curves, Figure, MetricByAxis, MetricByBin, MetricByVariant
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study
 from transformer_jax.tasks.task import TASKS
@@ -67,7 +68,7 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
         settings=_kept(study.settings, lacking),
         metrics=metrics,
         reference={name: value for name, value in study.reference.items() if name in remaining},
-        contrasts=tuple(name for name in study.contrasts if name in remaining),
+        contrasts=contrasts_among(study.contrasts, remaining),
         equal_flops=_equal_flops(study, remaining),
         figures=_figures(study, config, splits, metrics[0].name, remaining),
         not_shown="",

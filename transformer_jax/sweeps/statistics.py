@@ -12,15 +12,22 @@ seeds they can show only large effects.
 If several variants are compared with one reference, some p-values are small by chance. `holm` raises the p-values so
 that the probability of any false rejection at a level is at most that level, however the tests depend on each other
 (Holm 1979).
+
+An effect that is not found may be too small for the seeds. `seeds_to_find` is the number of seeds with which the test
+would find an effect of a size with a probability of 80 %, and `smallest_effect` the size that a number of seeds finds
+with this probability. Both take the measured spread of the paired differences for the true one.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 CONFIDENCE = 0.95
+LEVEL = 0.05
+POWER = 0.8
 _ROUNDING = 1e-12  # relative; smaller spreads are rounding errors of the subtraction
 
 
@@ -55,22 +62,88 @@ def estimate(values: Sequence[float]) -> Estimate:
         return Estimate(mean, math.nan, 1)
     from scipy.special import stdtrit
 
-    deviation = math.hypot(*(value - mean for value in values)) / math.sqrt(count - 1)  # squares may overflow
     quantile = float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2))
-    return Estimate(mean, quantile * deviation / math.sqrt(count), count)
+    return Estimate(mean, quantile * deviation(values) / math.sqrt(count), count)
 
 
 def paired_difference(values: Mapping[int, float], reference: Mapping[int, float]) -> Difference:
     """Return the difference of values by seed to those of the reference."""
     seeds = [seed for seed in values if seed in reference]
     differences = [values[seed] - reference[seed] for seed in seeds]
+    return mean_difference(differences, max((abs(values[seed]) + abs(reference[seed]) for seed in seeds), default=0.0))
+
+
+def mean_difference(differences: Sequence[float], magnitude: float) -> Difference:
+    """Return the mean of paired differences with its interval and p-value.
+
+    Args: magnitude: largest sum of the absolute values that a difference was made of, for its rounding error.
+    """
     mean, half_width, count = estimate(differences)
-    if count < 2 or not half_width > _ROUNDING * max(abs(values[seed]) + abs(reference[seed]) for seed in seeds):
+    if count < 2 or not half_width > _ROUNDING * magnitude:
         return Difference(mean, half_width, math.nan, count)
     from scipy.special import stdtr, stdtrit
 
     error = half_width / float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2))
     return Difference(mean, half_width, 2 * float(stdtr(count - 1, -abs(mean) / error)), count)
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation with the divisor n - 1; NaN for fewer than two values."""
+    count = len(values)
+    if count < 2 or not all(map(math.isfinite, values)):
+        return math.nan
+    mean = math.fsum(values) / count
+    return math.hypot(*(value - mean for value in values)) / math.sqrt(count - 1)  # squares may overflow
+
+
+def power(effect: float, spread: float, count: int, level: float) -> float:
+    """Return the probability that a two-sided paired t-test finds an effect, with the right sign.
+
+    It is P(T > t) of Student's noncentral distribution: the mean of Phi(effect sqrt(n) / spread - t sqrt(V / (n - 1)))
+    over a chi-squared V with n - 1 degrees of freedom, here at the midpoints of 2000 equal parts of its distribution.
+
+    Args: spread: standard deviation of the paired differences, above 0. count: of the seeds n, at least 2. level: of
+      the test.
+    """
+    return _power(abs(effect) / spread * math.sqrt(count), count - 1, level)
+
+
+def seeds_to_find(effect: float, spread: float, level: float, most: int = 100) -> int | None:
+    """Return the smallest number of seeds with which `power` reaches POWER; None if it is above `most`."""
+    if not (effect and math.isfinite(effect) and math.isfinite(spread)):
+        return None
+    if spread == 0:
+        return 2
+    return next((count for count in range(2, most + 1) if power(effect, spread, count, level) >= POWER), None)
+
+
+def smallest_effect(spread: float, count: int, level: float) -> float:
+    """Return the smallest effect that `power` finds with probability POWER; NaN for fewer than two seeds."""
+    if count < 2 or not math.isfinite(spread):
+        return math.nan
+    low, high = 0.0, 1.0
+    while _power(high, count - 1, level) < POWER:
+        high *= 2
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _power(middle, count - 1, level) >= POWER else (middle, high)
+    return high * spread / math.sqrt(count)
+
+
+def _power(noncentrality: float, freedom: int, level: float) -> float:
+    from scipy.special import ndtr, stdtrit
+
+    quantile = float(stdtrit(freedom, 1 - level / 2))
+    return float(ndtr(noncentrality - quantile * _relative_spreads(freedom)).mean())
+
+
+@functools.cache
+def _relative_spreads(freedom: int) -> Any:
+    """Return the measured spread, divided by the true one, at 2000 equally likely points of its distribution."""
+    import numpy as np
+    from scipy.special import chdtri
+
+    return np.sqrt(chdtri(freedom, (np.arange(2000) + 0.5) / 2000) / freedom)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -32,6 +32,9 @@ from transformer_jax import builtin
 from transformer_jax.config import EXTENSIBLE, base_type, nearest, outside_parts
 from transformer_jax.config_file import leaf_types, load_config_dict, may_be_own, run_file
 from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.contrasts import Contrast as Contrast
+from transformer_jax.sweeps.contrasts import Declared, check_contrasts
+from transformer_jax.sweeps.contrasts import Interaction as Interaction
 from transformer_jax.sweeps.equal_sizes import EqualParameters
 from transformer_jax.sweeps.figures import Figure, check_figures
 from transformer_jax.tasks.task import TRAIN, Task, declared, training_metrics
@@ -61,6 +64,7 @@ RESERVED_NAMES = frozenset(
             "step",
             "value",
         ),
+        *("verdict", "declared_width", "seeds_to_decide", "smallest_effect"),
     }
 )
 """Columns of a report's CSV files other than those of axes and metrics; an axis cannot have such a name."""
@@ -166,15 +170,18 @@ class Study:
       settings: overrides for every trial.
       reference: the variant that the others are compared with, as names of values by axis. Default: the first value of
         every axis.
-      contrasts: names of axes. If there are any, variants are not all compared with the reference. Instead every
-        variant is compared with the one that differs only in one of these axes, where it has the reference's value. The
-        other axes are conditions: the report names the best variant for each of their values.
+      contrasts: the differences that answer the question, `Contrast` and `Interaction`. The name of an axis stands for
+        every value of it against the reference's. If there are any, variants are not all compared with the reference.
+        The other axes are conditions: the report has a sentence for each contrast under each of them.
+      precision: half the width that the 95 % interval of every contrast is to have, by name of a metric with a
+        direction. A sweep trains five seeds, and then as many as the widths need, at most `max_seeds`.
+      max_seeds: most seeds of a study with a precision.
       measure: a function of study.py that measures further numbers of a trained trial.
       tasks: those that `measure` can measure; without any, it can measure all.
       figures: of the report.
       equal_parameters: a field such as `model.mlp_dim`, which is set so that every variant has as many parameters as
-        the baseline variant, to 0.5 %. This is the reference; with contrasts, the variant that has the same conditions
-        and the reference's values otherwise. Of a tuple of fields, the first one that the variant reads. All parameters
+        the baseline variant, to 0.5 %. This is the reference; with contrasts, the variant with the reference's values
+        on their axes and the same conditions. Of a tuple of fields, the first that the variant reads. All parameters
         count, as in the report's column; `EqualParameters(fields, embeddings=False)` leaves out tables.
       equal_flops: every variant trains with as many floating-point operations as the reference; the number of its steps
         follows; see `tasks.flops.step_operations`. If the shapes of batches depend on the corpus, it is tokenized
@@ -195,7 +202,9 @@ class Study:
     seeds: tuple[int, ...] = (0, 1, 2)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     reference: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    contrasts: tuple[str, ...] = ()
+    contrasts: tuple[Declared, ...] = ()
+    precision: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    max_seeds: int = 10
     measure: Measure | None = None
     tasks: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
@@ -215,7 +224,6 @@ class Study:
             ("axes", [axis.name for axis in self.axes]),
             ("metrics", [metric.name for metric in self.metrics]),
             ("seeds", list(map(str, self.seeds))),
-            ("contrasts", list(self.contrasts)),
         ):
             if twice := sorted({name for name in names if names.count(name) > 1}):
                 raise ConfigError(f"{kind}: {', '.join(twice)} twice")
@@ -234,10 +242,8 @@ class Study:
                     raise ConfigError(f"axis '{axis.name}', '{name}': cannot set the seed; list the seeds in `seeds`")
         if taken := sorted(RESERVED_NAMES.intersection(axis.name for axis in self.axes)):
             raise ConfigError(f"axis '{taken[0]}': reports have a column of this name; choose another name")
-        for name in self.contrasts:
-            if name not in axes:
-                raise ConfigError(f"contrasts: no axis with named values '{name}'{nearest(name, axes)}")
         _check_values("reference", self.reference, axes)
+        check_contrasts(self.contrasts, self.reference_variant, {name: list(axes[name].values) for name in axes})
         check_figures(self.figures, {a.name: a.values if isinstance(a, Axis) else () for a in self.axes})
         if self.equal_sizes is not None:
             self._check_equal_parameters(self.equal_sizes)
@@ -382,13 +388,6 @@ class Study:
         return first | dict(self.reference)
 
     @property
-    def conditions(self) -> tuple[str, ...]:
-        """Names of the axes that contrasts leave alone; none if there are no contrasts."""
-        if not self.contrasts:
-            return ()
-        return tuple(a.name for a in self.axes if isinstance(a, Axis) and a.name not in self.contrasts)
-
-    @property
     def equal_sizes(self) -> EqualParameters | None:
         """`equal_parameters` as an object; None if sizes are not equalised."""
         if isinstance(self.equal_parameters, EqualParameters):
@@ -398,8 +397,8 @@ class Study:
 
     def baseline_variant(self, labels: Mapping[str, str]) -> dict[str, str]:
         """Return the variant that has as many parameters as this one with `equal_parameters`."""
-        reference = self.reference_variant
-        return {axis: labels[axis] if axis in self.conditions else reference[axis] for axis in labels}
+        compared = {one if isinstance(one, str) else one.axis for one in self.contrasts} or labels
+        return {axis: self.reference_variant[axis] if axis in compared else of for axis, of in labels.items()}
 
     def has_equal_flops(self, labels: Mapping[str, str]) -> bool:
         """Return whether the number of a variant's steps follows from the operations of the reference."""

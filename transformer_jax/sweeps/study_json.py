@@ -14,6 +14,7 @@ from typing import Any
 
 from transformer_jax.config import outside_parts
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.sweeps.contrasts import from_record, recorded
 from transformer_jax.sweeps.equal_sizes import EqualParameters
 from transformer_jax.sweeps.figures import Curves, CustomFigure, MetricByAxis, MetricByBin, MetricByVariant
 from transformer_jax.sweeps.study import NOWHERE, Axis, Metric, Range, Study
@@ -32,7 +33,7 @@ def declaration_of(study: Study) -> dict[str, Any]:
         "seeds": list(study.seeds),
         "settings": dict(study.settings),
         "reference": dict(study.reference),
-        "contrasts": list(study.contrasts),
+        "contrasts": recorded(study.contrasts),
         "measures": study.measure is not None,
         "figures": [
             {"kind": type(figure).__name__, **dataclasses.asdict(figure)}
@@ -104,7 +105,7 @@ def _study(values: Mapping[str, Any], file: Path) -> Study:
         seeds=tuple(map(int, values["seeds"])),
         settings=dict(values["settings"]),
         reference=dict(values["reference"]),
-        contrasts=tuple(values["contrasts"]),
+        contrasts=from_record(values["contrasts"]),
         measure=functools.partial(_cannot_measure, str(file)) if values["measures"] else None,
         figures=tuple(
             _FIGURES[figure["kind"]](**{name: value for name, value in figure.items() if name != "kind"})

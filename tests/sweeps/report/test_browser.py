@@ -11,7 +11,8 @@ from report_support import STUDY, write_workdir
 
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.drawing import GROUND, IN_THE_DARK, INK
-from transformer_jax.sweeps.report.summary import contrasts, summarise
+from transformer_jax.sweeps.report.effects import effects
+from transformer_jax.sweeps.report.summary import summarise
 from transformer_jax.sweeps.report.write import write_report
 
 pytestmark = pytest.mark.slow
@@ -35,7 +36,7 @@ def page_file(tmp_path_factory):
     results = collect(*write_workdir(tmp_path_factory.mktemp("study"), FIGURES, text))
     assert LONG in results.variants[3].name
     output = tmp_path_factory.mktemp("report")
-    write_report(results, summarise(results), contrasts(results), output)
+    write_report(results, summarise(results), effects(results), output)
     return output / "report.html"
 
 

@@ -15,11 +15,12 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.host.files import with_checksum, without_checksum
 from transformer_jax.sweeps.figures import Curves, MetricByAxis, MetricByVariant
 from transformer_jax.sweeps.report import plots
+from transformer_jax.sweeps.report.answer import answer
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.drawing import draw_figures
 from transformer_jax.sweeps.report.formatting import trials_of
 from transformer_jax.sweeps.report.reproduction import sweep_command
-from transformer_jax.sweeps.report.sentences import answer, subject
+from transformer_jax.sweeps.report.sentences import subject
 from transformer_jax.sweeps.report.summary import summarise, summary_records
 from transformer_jax.sweeps.report.write import write_report
 from transformer_jax.sweeps.results import RESULT, SPEC, TRIALS
@@ -166,7 +167,7 @@ def test_a_study_in_which_all_trials_diverged_is_reported(workdir, folder, tmp_p
         change(file, status="diverged", metrics={})
     results = collect(workdir, folder)
     rows = summarise(results)
-    assert answer(results, rows) == "No variant has finished with every seed."
+    assert answer(results, rows, [])[0] == "No variant has finished with every seed."
     write_report(results, rows, [], tmp_path / "report")
     assert "3 of 3 diverged" in (tmp_path / "report" / "report.md").read_text()
 
@@ -176,7 +177,7 @@ def test_the_only_variant_that_is_complete_is_named(workdir, folder):
         if "num_heads=2," not in file.parent.name:
             change(file, status="diverged", metrics={})
     results = collect(workdir, folder)
-    assert answer(results, summarise(results)).startswith("Only num_heads=2 has finished with every seed: test ex")
+    assert answer(results, summarise(results), [])[0].startswith("Only num_heads 2 has finished with every seed")
 
 
 def test_the_next_metric_decides_if_all_are_equal(workdir, folder):
@@ -184,14 +185,14 @@ def test_the_next_metric_decides_if_all_are_equal(workdir, folder):
         metrics = json.loads(file.read_text())["metrics"]
         change(file, metrics=metrics and metrics | {"test/exact_match": 0.0})
     results = collect(workdir, folder)
-    equal = "No two variants whose trials have all finished differ in test exact match (%)."
-    loss = "num_heads=1 has the lowest test loss (nats per token): "
-    assert answer(results, summarise(results)).startswith(f"{equal} {loss}")
+    said = answer(results, summarise(results), [])
+    assert said[0] == "No difference was found in test exact match: 3 seeds cannot tell the 4 variants apart."
+    assert "num_heads 1 is ahead of all others in test loss" in "".join(said)
     for file in workdir.glob(f"{TRIALS}/*/{RESULT}"):
         metrics = json.loads(file.read_text())["metrics"]
         change(file, metrics=metrics and metrics | {"test/loss": 1.0})
     results = collect(workdir, folder)
-    assert answer(results, summarise(results)) == equal
+    assert not any("ahead" in sentence for sentence in answer(results, summarise(results), []))
 
 
 def test_metrics_that_are_not_finite_are_not_compared(workdir, folder):
@@ -199,10 +200,9 @@ def test_metrics_that_are_not_finite_are_not_compared(workdir, folder):
         metrics = json.loads(file.read_text())["metrics"]
         change(file, metrics=metrics and metrics | {"test/exact_match": math.nan})
     results = collect(workdir, folder)
-    said = answer(results, summarise(results))
-    assert said.startswith(
-        "No two variants whose trials have all finished can be compared in test exact match (%). num"
-    )
+    said = answer(results, summarise(results), [])
+    assert said[0] == "No variant has finished with every seed."
+    assert "num_heads 1 (test exact match is not finite)" in said[1]
 
 
 def test_a_metric_that_no_trial_has(workdir, folder):
@@ -251,7 +251,7 @@ def test_a_seed_that_has_not_started_is_counted(workdir, folder):
     assert trials_of(first) == "2 finished, 1 of 3 not begun"
     rows = summarise(results)
     assert [row.variant.name for row in rows if row.best] == ["num_heads=2"] * 2  # not the better one with fewer seeds
-    assert answer(results, rows).startswith("num_heads=2 has the highest test exact match")
+    assert answer(results, rows, [])[0].startswith("num_heads 2 is ahead of all others in test exact match")
     assert subject(results).endswith("with seeds 0, 1, 2: 15 trials, 13 finished, 1 diverged, 1 not begun.")
     assert "(1 of 3 not begun)" in draw(results, MetricByVariant("test/loss")).svg.decode()
     assert [record["not_begun"] for record in summary_records(rows) if record["metric"] == "test/loss"] == [

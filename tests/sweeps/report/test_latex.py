@@ -8,9 +8,10 @@ import pytest
 from report_support import CROSSED, write_workdir
 
 from transformer_jax.sweeps.report.collect import collect
+from transformer_jax.sweeps.report.effects import effects
 from transformer_jax.sweeps.report.formatting import estimate_of
 from transformer_jax.sweeps.report.latex import escaped, tables_tex
-from transformer_jax.sweeps.report.summary import contrasts, summarise
+from transformer_jax.sweeps.report.summary import summarise
 
 
 @pytest.fixture(scope="module", params=["compared with a reference", "contrasts"])
@@ -18,7 +19,7 @@ def made(request, tmp_path_factory):
     texts = {"text": CROSSED} if request.param == "contrasts" else {}
     results = collect(write_workdir(tmp_path_factory.mktemp("study"), **texts)[0])
     rows = summarise(results)
-    return results, rows, tables_tex(results, rows, contrasts(results))
+    return results, rows, tables_tex(results, rows, effects(results))
 
 
 @pytest.mark.parametrize(

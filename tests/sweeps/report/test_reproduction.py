@@ -160,7 +160,7 @@ def test_the_command_of_tpe_says_that_it_may_draw_others(tmp_path):
 
 def test_a_search_within_a_range_has_no_reference(results):
     study = dataclasses.replace(results.study, axes=(Range("model.num_heads", 1, 16),))
-    said = notes(dataclasses.replace(results, study=study))
+    said = notes(dataclasses.replace(results, study=study), [], [])
     assert "A search over a range has no reference, so there are no differences." in said
     assert not any("no trial here" in note for note in said)
 
@@ -176,7 +176,7 @@ def test_variants_without_trials(results):
         "num_heads=default": "num_heads=2",
         "num_heads=none": "",
     }
-    said = notes(changed)
+    said = notes(changed, [], [])
     assert "num_heads=default is the same experiment as num_heads=2." in said
     assert "num_heads=none has no trial here." in said
 

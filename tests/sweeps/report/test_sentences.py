@@ -1,83 +1,169 @@
-"""The answer of a study with conditions, and what a study does not show."""
+"""The answer of a study in sentences, and what a study does not show."""
 
 import dataclasses
 import json
+import math
+import re
 
 import pytest
 from report_support import CROSSED, STUDY, write_workdir
 
 from transformer_jax.host.files import with_checksum, without_checksum
+from transformer_jax.sweeps.contrasts import Contrast, Interaction
+from transformer_jax.sweeps.report.answer import answer
 from transformer_jax.sweeps.report.collect import collect
-from transformer_jax.sweeps.report.markdown import document
+from transformer_jax.sweeps.report.effects import effects
+from transformer_jax.sweeps.report.markdown import answered, document
 from transformer_jax.sweeps.report.page import page
-from transformer_jax.sweeps.report.sentences import NOT_SHOWN, answer
-from transformer_jax.sweeps.report.summary import summarise
+from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, notes
+from transformer_jax.sweeps.report.summary import contrast_records, summarise
 from transformer_jax.sweeps.results import RESULT, TRIALS
+from transformer_jax.sweeps.statistics import holm, paired_difference
 from transformer_jax.sweeps.study_json import declaration_of, declared_study
 
-BY_NORM = CROSSED.replace('contrasts=("num_heads", "norm")', 'contrasts=("num_heads",)')
-"""Heads are compared, and the place of the norm is a condition."""
+METRIC = "test/exact_match"
+BY_NORM = CROSSED.replace('contrasts=("num_heads", "norm")', 'contrasts=(Contrast("norm", "pre", "post"),)')
+"""The places of the norm are compared, and the number of heads is the condition."""
 
 
-def score(workdir, metric, scores):
-    """Give all seeds of some variants a value of a metric; a name is the beginning of that of the trial's folder."""
-    for name, value in scores.items():
-        files = list(workdir.glob(f"{TRIALS}/{name},*/{RESULT}"))
+def score(workdir, metric, scores, **fields):
+    """Give the seeds of some variants values of a metric; a name is the beginning of that of the trial's folder."""
+    for name, values in scores.items():
+        files = sorted(workdir.glob(f"{TRIALS}/{name},*/{RESULT}"))
         assert files
-        for file in files:
-            values = without_checksum(json.loads(file.read_text()))
-            values["metrics"][metric] = value
-            file.write_text(json.dumps(with_checksum(values)))
+        for file, value in zip(files, values, strict=True):
+            content = without_checksum(json.loads(file.read_text())) | fields
+            content["metrics"][metric] = value
+            file.write_text(json.dumps(with_checksum(content)))
 
 
 @pytest.fixture
 def workdir(tmp_path):
-    return write_workdir(tmp_path, text=BY_NORM)[0]
+    """Heads 1: pre is ahead. Heads 2: the sign is clear with two of three seeds only. Heads 4: nearly equal."""
+    place = write_workdir(tmp_path, text=BY_NORM)[0]
+    scores = {"num_heads=1,norm=pre": (90.0, 91.0, 92.0), "num_heads=1,norm=post": (40.0, 41.5, 42.0)}
+    scores |= {"num_heads=2,norm=pre": (50.0, 58.0, 61.0), "num_heads=2,norm=post": (49.0, 52.0, 60.0)}
+    scores |= {"num_heads=4,norm=pre": (70.0, 71.0, 72.0), "num_heads=4,norm=post": (70.1, 71.2, 71.9)}
+    score(place, METRIC, scores)
+    return place
 
 
-@pytest.fixture
-def answered(workdir):
-    def found():
-        results = collect(workdir, workdir.parent.parent / "experiments" / "heads")
-        return answer(results, summarise(results))
-
-    return found
+def found(workdir, **fields):
+    results = collect(workdir, workdir.parent.parent / "experiments" / "heads")
+    results = dataclasses.replace(results, study=dataclasses.replace(results.study, **fields))
+    return results, summarise(results), effects(results)
 
 
-def test_the_best_is_named_within_each_condition(workdir, answered):
-    """Not the best of all, which has the easier condition."""
-    scores = {"num_heads=1,norm=pre": 99.0, "num_heads=2,norm=pre": 98.0, "num_heads=4,norm=pre": 97.0}
-    scores |= {"num_heads=1,norm=post": 10.0, "num_heads=2,norm=post": 12.0, "num_heads=4,norm=post": 12.0}
-    score(workdir, "test/exact_match", scores)
-    assert answered() == (
-        "The highest test exact match (%): where norm=pre, num_heads=1 with 99.00 ± 0.00; "
-        "where norm=post, num_heads=2 and num_heads=4 with 12.00 ± 0.00 (3 seeds each)."
+def test_one_sentence_for_each_contrast_and_condition(workdir):
+    results, rows, compared = found(workdir)
+    said = answer(results, rows, compared)
+    assert said[0] == (
+        "With num_heads 1, norm pre is ahead of norm post by 49.83 ± 0.72 points in test exact match (p = 3.4e-05)."
     )
+    assert re.fullmatch(
+        r"With num_heads 2, norm pre against norm post: undecided, \+2.7 ± 7.2 points in test exact match "
+        r"\(p = 0.501\); about \d+ seeds would decide an effect of this size.",
+        said[1],
+    )
+    assert said[2].startswith("With num_heads 4, norm pre against norm post: undecided, -0.07 ± 0.38 points")
+    assert len(said) == 3
 
 
-def test_a_condition_in_which_none_is_best(workdir, answered):
-    score(workdir, "test/exact_match", {f"num_heads={heads},norm=pre": 50.0 for heads in (1, 2, 4)})
-    said = answered()
+def test_numbers_of_the_sentences_are_those_of_the_records(workdir):
+    results, rows, compared = found(workdir)
+    own = [effect for effect in compared if effect.metric == METRIC]
+    records = contrast_records(own)
+    assert [record["verdict"] for record in records] == ["ahead", "undecided", "undecided"]
+    for sentence, record in zip(answer(results, rows, compared), records, strict=True):
+        mean, half_width, p_value = re.search(r"([-+]?[\d.]+) ± ([\d.]+) .*p = ([\d.e-]+)\)", sentence).groups()
+        assert float(mean) == pytest.approx(record["difference"], abs=0.06)
+        assert float(half_width) == pytest.approx(record["difference_half_width"], abs=0.06)
+        assert float(p_value) == pytest.approx(record["p_value_holm"], rel=0.05)
+        if seeds := re.search(r"about (\d+) seeds", sentence):
+            assert int(seeds[1]) == record["seeds_to_decide"] > record["pairs"]
+    values = [
+        [results.at({"num_heads": heads, "norm": norm}).values(METRIC) for norm in ("pre", "post")] for heads in "124"
+    ]
+    assert [effect.corrected for effect in own] == holm([paired_difference(*pair).p_value for pair in values])
+
+
+def test_the_value_that_is_ahead_comes_first(workdir):
+    results, rows, compared = found(workdir, contrasts=(Contrast("norm", "post", "pre", "{a}-LN beats {b}-LN"),))
+    assert answer(results, rows, compared)[0].startswith(
+        "With num_heads 1, pre-LN beats post-LN by 49.83 ± 0.72 points"
+    )
+    (loss, *_) = (effect for effect in compared if effect.metric == "test/loss")
+    assert loss.first_is_ahead == (loss.difference.mean < 0)
+
+
+def test_equal_ones_are_together(workdir):
+    results, rows, compared = found(workdir, precision={METRIC: 10.0})
+    assert [effect.verdict for effect in compared if effect.metric == METRIC] == ["ahead", "equal", "equal"]
+    assert answer(results, rows, compared)[1:] == [
+        "Equal within 10.00 points in test exact match: with num_heads 2, norm pre against norm post (+2.7 ± 7.2); "
+        "with num_heads 4, norm pre against norm post (-0.07 ± 0.38)."
+    ]
+
+
+def test_a_difference_below_the_width_is_named(workdir):
+    results, rows, compared = found(workdir, precision={METRIC: 60.0})
+    assert answer(results, rows, compared)[0].endswith("(p = 3.4e-05), less than the declared 60.00.")
+
+
+def test_no_difference_is_the_headline(workdir):
+    flat = {"num_heads=1,norm=pre": (50.0, 58.0, 61.0), "num_heads=1,norm=post": (49.0, 52.0, 60.0)}
+    score(workdir, METRIC, flat)
+    results, rows, compared = found(workdir)
+    assert answer(results, rows, compared)[0] == "No difference was found in test exact match with 3 seeds."
+    assert len(answer(results, rows, compared)) == 4
+    assert not any(row.best for row in rows)
+    text = document(results, rows, compared, [])
+    assert STAR not in text + page(results, rows, compared, [])
+    assert "- No difference was found" in answered(results, rows, compared)
+
+
+def test_a_diverged_trial_is_counted_and_not_averaged_away(workdir):
+    score(workdir, METRIC, {"num_heads=1,norm=post": (40.0, 41.5, 42.0)}, status="diverged", why="loss is nan")
+    results, rows, compared = found(workdir)
+    first = compared[0]
+    assert first.verdict == "not compared"
+    assert answer(results, rows, compared)[-1] == (
+        "With num_heads 1, norm pre against norm post: not compared (num_heads=1, norm=post: 3 of 3 diverged)."
+    )
+    assert "3 of 6 diverged" in document(results, rows, compared, [])
+
+
+def test_a_difference_that_is_the_same_with_every_seed(workdir):
+    score(workdir, METRIC, {"num_heads=1,norm=pre": (100.0,) * 3, "num_heads=1,norm=post": (0.0,) * 3})
+    score(workdir, METRIC, {"num_heads=2,norm=pre": (0.0,) * 3, "num_heads=2,norm=post": (0.0,) * 3})
+    results, rows, compared = found(workdir)
+    said = answer(results, rows, compared)
     assert (
-        ": where norm=pre, no two variants whose trials have all finished differ; where norm=post, num_heads=" in said
+        said[0]
+        == "With num_heads 1, norm pre is ahead of norm post by 100.0 points in test exact match with every seed."
     )
+    assert said[1] == "The same test exact match with every seed: with num_heads 2, norm pre against norm post."
 
 
-def test_the_next_metric_decides_if_no_condition_has_a_best(workdir, answered):
-    """Values that differ between conditions only are no difference."""
-    alike = {f"num_heads={heads},norm={norm}": at for heads in (1, 2, 4) for norm, at in (("pre", 1.0), ("post", 2.0))}
-    score(workdir, "test/exact_match", alike)
-    equal = "No two variants with the same norm whose trials have all finished differ in test exact match (%)."
-    assert answered().startswith(f"{equal} The lowest test loss (nats per token): where norm=pre, num_heads=1 with 0.")
-    score(workdir, "test/loss", alike)
-    assert answered() == equal
+def test_the_next_metric_follows_if_nothing_differs_in_the_first(workdir):
+    score(
+        workdir,
+        METRIC,
+        {f"num_heads={heads},norm={norm}": (0.0,) * 3 for heads in (1, 2, 4) for norm in ("pre", "post")},
+    )
+    said = answer(*found(workdir))
+    assert said[0].startswith("The same test exact match with every seed: ")
+    assert any("test loss" in sentence for sentence in said[1:])
 
 
-def test_without_all_seeds_a_variant_is_not_the_best(workdir, answered):
-    score(workdir, "test/exact_match", {"num_heads=1,norm=pre": 99.0, "num_heads=2,norm=pre": 98.0})
-    assert "where norm=pre, num_heads=1 with 99.00" in answered()
-    next(workdir.glob(f"{TRIALS}/num_heads=1,norm=pre,*/{RESULT}")).unlink()
-    assert "where norm=pre, num_heads=2 with 98.00" in answered()
+def test_an_interaction_says_who_gains_from_the_change(workdir):
+    results, rows, compared = found(workdir, contrasts=(Interaction("norm", "num_heads"),))
+    # The reference is post, with one head; there pre is ahead by 49.83, with four by -0.07.
+    said = answer(results, rows, compared)
+    assert said[1].startswith("From num_heads 1 to num_heads 4, norm post gains on norm pre by 49.90 ± ")
+    assert " points in test exact match (p = " in said[1]
+    assert compared[0].axis == "norm:num_heads"
+    assert compared[0].against == "post:1"
 
 
 def test_a_training_that_two_conditions_share_counts_in_both(tmp_path):
@@ -85,23 +171,60 @@ def test_a_training_that_two_conditions_share_counts_in_both(tmp_path):
     places = (
         'Axis("norm", {name: {"model.norm_position": at} for name, at in dict(a="post", b="pre", c="post").items()})'
     )
-    text = BY_NORM.replace('over("model.norm_position", "pre", "post", name="norm")', places)
+    text = CROSSED.replace('contrasts=("num_heads", "norm")', 'contrasts=("num_heads",)')
+    text = text.replace('over("model.norm_position", "pre", "post", name="norm")', places)
     workdir, folder = write_workdir(tmp_path, text=text.replace('"norm": "post"', '"norm": "a"'))
-    score(workdir, "test/exact_match", {"num_heads=2,norm=a": 99.0, "num_heads=4,norm=b": 98.0})
     results = collect(workdir, folder)
     assert not any(variant.labels["norm"] == "c" for variant in results.variants)
-    said = answer(results, summarise(results))
-    assert "where norm=a, num_heads=2 with 99.00" in said
-    assert "where norm=b, num_heads=4 with 98.00" in said
-    assert "where norm=c, num_heads=2 with 99.00" in said
+    by_condition = {}
+    for effect in effects(results):
+        by_condition.setdefault(effect.comparison.condition["norm"], []).append(effect.difference)
+    assert by_condition["a"] == by_condition["c"] != by_condition["b"]
+    crossed = dataclasses.replace(results, study=dataclasses.replace(results.study, contrasts=("norm",)))
+    assert {effect.labels["norm"] for effect in effects(crossed)} == {"b"}  # `c` minus `a` is no difference
 
 
-def test_conditions_are_the_axes_that_contrasts_leave_alone(workdir, tmp_path):
-    study = collect(workdir, tmp_path / "experiments" / "heads").study
-    assert study.conditions == ("norm",)
-    assert dataclasses.replace(study, contrasts=("norm",)).conditions == ("num_heads",)
-    assert dataclasses.replace(study, contrasts=("norm", "num_heads")).conditions == ()
-    assert dataclasses.replace(study, contrasts=()).conditions == ()
+def test_the_order_of_variants_in_groups(tmp_path):
+    workdir, folder = write_workdir(tmp_path)
+    numbers = {1: (90.0, 91.0, 92.0), 2: (50.0, 51.0, 52.5), 8: (49.0, 52.0, 52.0), 16: (10.0, 11.2, 12.0)}
+    score(workdir, METRIC, {f"num_heads={heads}": of for heads, of in numbers.items()})
+    results = collect(workdir, folder)
+    rows = summarise(results)
+    said = answer(results, rows, [])
+    assert re.fullmatch(r"num_heads 1 is ahead of all others in test exact match \(p = 5.1e-04 or less\)\.", said[0])
+    assert said[1:] == [
+        "Group 1 of 3: num_heads 1 (91.0 ± 2.5).",
+        "Group 2 of 3: num_heads 2 (51.2 ± 3.1), num_heads 8 (51.0 ± 4.3).",
+        "Group 3 of 3: num_heads 16 (11.1 ± 2.5).",
+        "Not compared: num_heads 4 (1 of 3 diverged).",
+    ]
+    assert [row.variant.name for row in rows if row.best and row.metric == METRIC] == ["num_heads=1"]
+    assert any(note.startswith(STAR) for note in notes(results, rows, []))
+    score(workdir, METRIC, {"num_heads=2": (88.0, 92.0, 91.0)})
+    results = collect(workdir, folder)
+    rows = summarise(results)
+    assert answer(results, rows, [])[0] == "No variant is ahead of all others in test exact match with 3 seeds."
+    assert not any(row.best for row in rows if row.metric == METRIC)
+
+
+def test_without_a_difference_no_variant_is_best(tmp_path):
+    workdir, folder = write_workdir(tmp_path)
+    score(workdir, METRIC, {f"num_heads={heads}": (50.0, 50.0 + heads / 100, 49.0) for heads in (1, 2, 8, 16)})
+    results = collect(workdir, folder)
+    rows = summarise(results)
+    said = answer(results, rows, [])
+    assert said[0] == "No difference was found in test exact match: 3 seeds cannot tell the 4 variants apart."
+    assert said[1].startswith("Best mean first: num_heads 16 (")
+    assert not any(row.best for row in rows if row.metric == METRIC)
+
+
+def test_the_notes_have_the_smallest_effect_that_the_seeds_find(workdir):
+    results, rows, compared = found(workdir)
+    (note,) = (note for note in notes(results, rows, compared) if note.startswith("The smallest effects"))
+    sizes = [effect.smallest for effect in compared if effect.metric == METRIC]
+    low, high = re.search(r"contrast: ([\d.]+) to ([\d.]+) points in test exact match", note).groups()
+    assert (float(low), float(high)) == pytest.approx((min(sizes), max(sizes)), rel=0.05)
+    assert not math.isnan(sum(sizes))
 
 
 def test_the_report_says_what_the_study_does_not_show(tmp_path):

@@ -12,9 +12,9 @@ from report_support import CROSSED, NAMES, metrics_of, write_workdir
 from scipy import stats
 
 from transformer_jax.sweeps.report.collect import collect
+from transformer_jax.sweeps.report.effects import effects
 from transformer_jax.sweeps.report.measurements import measurements_csv, read_study
 from transformer_jax.sweeps.report.summary import (
-    contrasts,
     contrasts_csv,
     results_csv,
     summarise,
@@ -91,7 +91,7 @@ def test_contrasts_are_between_variants_that_differ_in_one_axis(tmp_path):
     crossed = collect(*write_workdir(tmp_path, text=CROSSED))
     assert crossed.reference is None
     assert all(row.difference is None for row in summarise(crossed))
-    losses = [contrast for contrast in contrasts(crossed) if contrast.metric == METRIC]
+    losses = [contrast for contrast in effects(crossed) if contrast.metric == METRIC]
     assert [contrast.name for contrast in losses] == [
         *(f"num_heads: {heads} minus 1, where norm={norm}" for heads in (2, 4) for norm in ("pre", "post")),
         *(f"norm: pre minus post, where num_heads={heads}" for heads in (1, 2, 4)),
@@ -106,7 +106,7 @@ def test_contrasts_are_between_variants_that_differ_in_one_axis(tmp_path):
 
 def test_json_of_a_study_with_contrasts_has_both(tmp_path):
     crossed = collect(*write_workdir(tmp_path, text=CROSSED))
-    rows, found = summarise(crossed), contrasts(crossed)
+    rows, found = summarise(crossed), effects(crossed)
     both = json.loads(summary_json(rows, found))
     assert both["variants"] == json.loads(summary_json(rows))
     for record, line in zip(both["contrasts"], read(contrasts_csv(found)), strict=True):
@@ -158,7 +158,7 @@ def test_every_variant_and_metric_is_a_line(results):
 def test_names_of_columns_are_reserved(results, tmp_path):
     crossed = collect(*write_workdir(tmp_path, text=CROSSED))
     columns = {*read(results_csv(results))[0], *read(summary_csv(summarise(results)))[0]}
-    columns |= set(read(contrasts_csv(contrasts(crossed)))[0]) - {"norm"}
+    columns |= set(read(contrasts_csv(effects(crossed)))[0]) - {"norm"}
     columns |= set(read(measurements_csv(results))[0])
     assert columns == RESERVED_NAMES | {"num_heads", *results.metrics}
 

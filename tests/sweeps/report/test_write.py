@@ -16,9 +16,10 @@ from transformer_jax.sweeps.figures import MetricByVariant
 from transformer_jax.sweeps.report import answer_tables, latex
 from transformer_jax.sweeps.report import page as page_of
 from transformer_jax.sweeps.report.collect import collect
+from transformer_jax.sweeps.report.effects import effects
 from transformer_jax.sweeps.report.formatting import NOTHING
 from transformer_jax.sweeps.report.markdown import escaped
-from transformer_jax.sweeps.report.summary import contrasts, results_csv, summarise
+from transformer_jax.sweeps.report.summary import results_csv, summarise
 from transformer_jax.sweeps.report.write import write_report
 from transformer_jax.sweeps.results import failure
 
@@ -54,7 +55,7 @@ class Page(html.parser.HTMLParser):
 
 
 def report(results, output):
-    write_report(results, summarise(results), contrasts(results), output)
+    write_report(results, summarise(results), effects(results), output)
     return (output / "report.html").read_text(), (output / "report.md").read_text()
 
 
@@ -139,12 +140,13 @@ def test_differences_of_contrasts_equal_those_of_the_csv(crossed):
     assert rows[0][0] == "num_heads: 2 minus 1, where norm=pre"
     for cells in (*zip(rows, range(0, 14, 2), strict=True), *zip(in_markdown, range(0, 14, 2), strict=True)):
         (_, *numbers), first = cells
-        for (difference, p_value), line in zip(
-            zip(numbers[::2], numbers[1::2], strict=True), lines[first:], strict=False
+        for (difference, p_value, verdict), line in zip(
+            zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True), lines[first:], strict=False
         ):
             for shown, column in zip(difference.split("±"), ("difference", "difference_half_width"), strict=False):
                 assert_rounds(shown.strip(), line[column])
             assert_rounds(p_value, line["p_value_holm"])
+            assert line["verdict"] in verdict
     assert "differ only in num_heads or norm" in Page(page).text
     assert "(reference)" not in page
 

@@ -6,17 +6,24 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.formatting import (
     difference_of,
     estimate_of,
     metric_label,
     p_value_of,
     trials_of,
+    verdict_of,
 )
-from transformer_jax.sweeps.report.summary import Contrast, Row
+from transformer_jax.sweeps.report.summary import Row
 
-Column = Literal["mean", "difference", "p"]
-HEADS: dict[Column, str] = {"mean": "mean ± 95 %", "difference": "difference", "p": "p (Holm)"}
+Column = Literal["mean", "difference", "p", "verdict"]
+HEADS: dict[Column, str] = {
+    "mean": "mean ± 95 %",
+    "difference": "difference",
+    "p": "p (Holm)",
+    "verdict": "verdict",
+}
 """Heads of the columns of a group."""
 
 
@@ -73,14 +80,14 @@ def variants_table(results: StudyResults, rows: Sequence[Row]) -> AnswerTable:
     return AnswerTable(axes, _groups(results), columns, lines, all(variant.is_complete for variant in results.variants))
 
 
-def contrasts_table(results: StudyResults, contrasts: Sequence[Contrast]) -> AnswerTable:
-    """Return a line per contrast: difference and p-value for each metric."""
+def contrasts_table(results: StudyResults, effects: Sequence[Effect]) -> AnswerTable:
+    """Return a line per contrast: difference, p-value and verdict for each metric."""
     lines, count = [], len(results.study.metrics)
-    for first in range(0, len(contrasts), count):
-        together = contrasts[first : first + count]
+    for first in range(0, len(effects), count):
+        together = effects[first : first + count]
         name = together[0].name
-        lines.append(TableRow(name, [name], [cell for contrast in together for cell in _compared(contrast)]))
-    return AnswerTable(["one value minus another"], _groups(results), ["difference", "p"], lines)
+        lines.append(TableRow(name, [name], [cell for effect in together for cell in _of_effect(effect)]))
+    return AnswerTable(["one value minus another"], _groups(results), ["difference", "p", "verdict"], lines)
 
 
 def _groups(results: StudyResults) -> list[str]:
@@ -92,6 +99,11 @@ def _of_row(row: Row) -> Iterator[TableCell]:
     yield from _compared(row)
 
 
-def _compared(row: Row | Contrast) -> Iterator[TableCell]:
+def _of_effect(effect: Effect) -> Iterator[TableCell]:
+    yield from _compared(effect)
+    yield TableCell("verdict", verdict_of(effect))
+
+
+def _compared(row: Row | Effect) -> Iterator[TableCell]:
     yield TableCell("difference", difference_of(row))
     yield TableCell("p", p_value_of(row))

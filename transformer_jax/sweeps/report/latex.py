@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from transformer_jax.sweeps.report.answer_tables import AnswerTable, TableCell, contrasts_table, variants_table
 from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.number_text import NOTHING
-from transformer_jax.sweeps.report.summary import Contrast, Row
+from transformer_jax.sweeps.report.summary import Row
 
 TABLES = "tables.tex"
 _SPECIAL = {
@@ -29,7 +30,7 @@ _SPECIAL = {
 }
 
 
-def tables_tex(results: StudyResults, rows: Sequence[Row], contrasts: Sequence[Contrast]) -> str:
+def tables_tex(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect]) -> str:
     """Return the table of the variants, and that of the contrasts if the study has any, each as a `tabular`.
 
     The best mean of a metric is bold. Comments hold the question and the number of seeds, for a caption.
@@ -42,8 +43,8 @@ def tables_tex(results: StudyResults, rows: Sequence[Row], contrasts: Sequence[C
         "% p: two-sided paired t-test over seeds, corrected by the method of Holm. Needs \\usepackage{booktabs}.",
     ]
     tables = [_tabular(variants_table(results, rows))]
-    if contrasts:
-        tables.append(_tabular(contrasts_table(results, contrasts)))
+    if effects:
+        tables.append(_tabular(contrasts_table(results, effects)))
     return "\n".join([*comments, "\n\n".join(tables)]) + "\n"
 
 

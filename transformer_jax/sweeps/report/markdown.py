@@ -5,44 +5,54 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from transformer_jax.sweeps.report.answer import answer
 from transformer_jax.sweeps.report.answer_tables import HEADS, AnswerTable, TableCell, contrasts_table, variants_table
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
+from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.latex import TABLES
 from transformer_jax.sweeps.report.measurements import MEASUREMENTS
 from transformer_jax.sweeps.report.reproduction import command_note, sweep_command
-from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, answer, notes, subject
-from transformer_jax.sweeps.report.summary import CONTRASTS, RESULTS, SUMMARY, Contrast, Row
+from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, notes, subject
+from transformer_jax.sweeps.report.summary import CONTRASTS, RESULTS, SUMMARY, Row
 
 FIGURES = "figures"
 _DOLLAR = "<span>$</span>"
 
 
-def document(results: StudyResults, rows: list[Row], contrasts: list[Contrast], figures: Sequence[Drawn]) -> str:
+def document(results: StudyResults, rows: list[Row], effects: list[Effect], figures: Sequence[Drawn]) -> str:
     command = sweep_command(results)
     parts = [
         f"# {escaped(results.study.question)}",
         escaped(subject(results)),
-        f"**Answer:** {escaped(answer(results, rows))}",
+        answered(results, rows, effects),
         *([f"**{NOT_SHOWN}** {escaped(not_shown)}"] if (not_shown := results.study.not_shown) else []),
-        tables(results, rows, contrasts),
-        "\n".join(f"- {escaped(note)}" for note in notes(results)),
+        tables(results, rows, effects),
+        "\n".join(f"- {escaped(note)}" for note in notes(results, rows, effects)),
         *(f"![{_alt(figure.alt)}]({FIGURES}/{figure.file})\n\n**{escaped(figure.title)}**" for figure in figures),
         *([escaped(command_note(results)), f"```\n{command}\n```"] if command else []),
         f"All numbers: [{SUMMARY}]({SUMMARY}) by variant, [{RESULTS}]({RESULTS}) by trial, "
         f"[{MEASUREMENTS}]({MEASUREMENTS}) by step"
-        + (f", [{CONTRASTS}]({CONTRASTS})" if contrasts else "")
+        + (f", [{CONTRASTS}]({CONTRASTS})" if effects else "")
         + f". For papers: [{TABLES}]({TABLES}), and a PDF beside every figure. The exact configs are in "
         "[report.html](report.html).",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def tables(results: StudyResults, rows: list[Row], contrasts: list[Contrast]) -> str:
+def answered(results: StudyResults, rows: list[Row], effects: list[Effect]) -> str:
+    """Return the answer, as a list if it has several sentences."""
+    sentences = [escaped(sentence) for sentence in answer(results, rows, effects)]
+    if len(sentences) == 1:
+        return f"**Answer:** {sentences[0]}"
+    return "\n".join(["**Answer:**", "", *(f"- {sentence}" for sentence in sentences)])
+
+
+def tables(results: StudyResults, rows: list[Row], effects: list[Effect]) -> str:
     """Return the table of the variants, and that of the contrasts if the study has any."""
     written = [_table(variants_table(results, rows), has_trials=True)]
-    if contrasts:
-        written.append(_table(contrasts_table(results, contrasts), has_trials=False))
+    if effects:
+        written.append(_table(contrasts_table(results, effects), has_trials=False))
     return "\n\n".join(written)
 
 

@@ -65,6 +65,11 @@ def number_text(value: int | float) -> str:
     return f"{value:.{_places(value, 4)}f}" if math.isfinite(value) else str(value)
 
 
+def rounded(value: float) -> str:
+    """Return the text of a positive number with two significant digits, as of a half-width."""
+    return f"{value:.{_places(value, 2)}f}"
+
+
 def _places(value: float, digits: int) -> int:
     """Return the number of decimal places that shows this many significant digits of a value."""
     if value == 0:

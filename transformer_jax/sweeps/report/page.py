@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from transformer_jax.readers import read_text
+from transformer_jax.sweeps.report.answer import answer
 from transformer_jax.sweeps.report.answer_tables import HEADS, AnswerTable, TableCell, contrasts_table, variants_table
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
+from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.formatting import metric_label, status_words
 from transformer_jax.sweeps.report.grid_from_results import config_of_variant, derived_differences, values_by_name
 from transformer_jax.sweeps.report.html import Html, element, table
@@ -26,8 +28,8 @@ from transformer_jax.sweeps.report.reproduction import (
     sweep_command,
     versions,
 )
-from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, answer, notes, subject
-from transformer_jax.sweeps.report.summary import Contrast, Row
+from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, notes, subject
+from transformer_jax.sweeps.report.summary import Row
 from transformer_jax.sweeps.report.variants import TrialResult
 
 _FILES = (
@@ -36,7 +38,7 @@ _FILES = (
 )
 
 
-def page(results: StudyResults, rows: list[Row], contrasts: list[Contrast], figures: Sequence[Drawn]) -> str:
+def page(results: StudyResults, rows: list[Row], effects: list[Effect], figures: Sequence[Drawn]) -> str:
     question = results.study.question
     head = element(
         "head",
@@ -50,12 +52,12 @@ def page(results: StudyResults, rows: list[Row], contrasts: list[Contrast], figu
         "main",
         element("h1", question),
         element("p", subject(results), class_="soft"),
-        *_section("Answer", element("p", answer(results, rows), class_="answer"), *_not_shown(results)),
+        *_section("Answer", *_answer(answer(results, rows, effects)), *_not_shown(results)),
         _answer_table(results, rows),
-        *(_section("Differences", _contrast_table(results, contrasts)) if contrasts else []),
+        *(_section("Differences", _contrast_table(results, effects)) if effects else []),
         *_section("Figures", element("div", *map(_figure, figures), class_="figures")),
         element("p", _FILES, class_="soft"),
-        *_section("How to read it", element("ul", *(element("li", note) for note in notes(results)))),
+        *_section("How to read it", element("ul", *(element("li", note) for note in notes(results, rows, effects)))),
         *_section("Config fields that differ", _differences(results), *_derived(results)),
         *_section("Trials", element("details", element("summary", "Every trial"), _trials(results))),
         *_section("Exact configs", *_configs(results)),
@@ -66,6 +68,12 @@ def page(results: StudyResults, rows: list[Row], contrasts: list[Contrast], figu
 
 def _section(title: str, *content: Html) -> list[Html]:
     return [element("h2", title), *content]
+
+
+def _answer(sentences: Sequence[str]) -> list[Html]:
+    if len(sentences) == 1:
+        return [element("p", *sentences, class_="answer")]
+    return [element("ul", *(element("li", sentence) for sentence in sentences), class_="answer")]
 
 
 def _not_shown(results: StudyResults) -> list[Html]:
@@ -79,8 +87,8 @@ def _answer_table(results: StudyResults, rows: list[Row]) -> Html:
     return _table(shown, " ".join(_directions(results)), "answer", [last])
 
 
-def _contrast_table(results: StudyResults, contrasts: list[Contrast]) -> Html:
-    return _table(contrasts_table(results, contrasts), "Over the seeds that both have.", "differences")
+def _contrast_table(results: StudyResults, effects: list[Effect]) -> Html:
+    return _table(contrasts_table(results, effects), "Over the seeds that both have.", "differences")
 
 
 def _table(shown: AnswerTable, caption: str, label: str, last: Sequence[Html] = ()) -> Html:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
+from collections.abc import Sequence
 
+from transformer_jax.sweeps.contrasts import Interaction
 from transformer_jax.sweeps.report.collect import StudyResults
-from transformer_jax.sweeps.report.formatting import estimate_of, metric_label, status_words
+from transformer_jax.sweeps.report.effects import Effect
+from transformer_jax.sweeps.report.formatting import amount, status_words
+from transformer_jax.sweeps.report.number_text import rounded
 from transformer_jax.sweeps.report.summary import CONTRASTS, SUMMARY, Row
-from transformer_jax.sweeps.report.variants import NOT_BEGUN, STATUSES, Variant
-from transformer_jax.sweeps.study import Metric, Range
+from transformer_jax.sweeps.report.variants import NOT_BEGUN, STATUSES
+from transformer_jax.sweeps.study import Range
 
 STAR = "★"
 NOT_SHOWN = "Not shown:"
@@ -31,113 +34,29 @@ def subject(results: StudyResults) -> str:
     )
 
 
-def answer(results: StudyResults, rows: list[Row]) -> str:
-    """Return sentences on the best variant in the study's first metric; with conditions, on the best within each.
-
-    If all are equal in it, they say so and name the best in the next metric that differs.
-    """
-    metric = results.study.metrics[0]
-    whole = [row for row in rows if row.metric == metric.name and row.variant.is_complete]
-    if not whole:
-        return "No variant has finished with every seed."
-    if len(whole) == 1 < len(results.variants):
-        return (
-            f"Only {whole[0].variant.name} has finished with every seed: {metric_label(metric.name, results.task)} "
-            f"{estimate_of(whole[0])}."
-        )
-    conditions = results.study.conditions
-    best = _best_by_condition if conditions else _best
-    first, *others = (best(other, rows, results) for other in results.study.metrics)
-    if first:
-        return first
-    if conditions:
-        compared = max(map(len, _by_condition(metric, rows, results).values()))
-    else:
-        compared = sum(math.isfinite(row.estimate.mean) for row in whole)
-    equal = _none_is_best(compared, f" with the same {' and '.join(conditions)}" if conditions else "")
-    equal += f" in {metric_label(metric.name, results.task)}."
-    return " ".join([equal, *list(filter(None, others))[:1]])
-
-
-def _best(metric: Metric, rows: list[Row], results: StudyResults) -> str:
-    """Return a sentence on the best variants in a metric; empty if there is none."""
-    best = [row for row in rows if row.metric == metric.name and row.best]
-    if not best:
-        return ""
-    names = " and ".join(row.variant.name for row in best)
-    highest = f"{_superlative(metric)} {metric_label(metric.name, results.task)}"
-    number = f"{estimate_of(best[0])} ({_number_of_seeds(best[0])})"
-    return f"{names} {'has' if len(best) == 1 else 'have'} the {highest}: {number}."
-
-
-def _best_by_condition(metric: Metric, rows: list[Row], results: StudyResults) -> str:
-    """Return a sentence on the best variants in a metric within each condition; empty if there is none in any."""
-    if not metric.direction:
-        return ""
-    better = {"max": max, "min": min}[metric.direction]
-    clauses, seeds = [], ""
-    for condition, candidates in _by_condition(metric, rows, results).items():
-        means = {row.estimate.mean for _, row in candidates}
-        if len(means) > 1:
-            best = [(name, row) for name, row in candidates if row.estimate.mean == better(means)]
-            said = f"{' and '.join(name for name, _ in best)} with {estimate_of(best[0][1])}"
-            seeds = _number_of_seeds(best[0][1])
-        else:
-            said = _none_is_best(len(candidates)).lower()
-        clauses.append(f"where {condition}, {said}")
-    if not seeds:
-        return ""
-    return f"The {_superlative(metric)} {metric_label(metric.name, results.task)}: {'; '.join(clauses)} ({seeds} each)."
-
-
-def _by_condition(metric: Metric, rows: list[Row], results: StudyResults) -> dict[str, list[tuple[str, Row]]]:
-    """Return the complete variants with a finite mean, by condition: name without the condition, and row."""
-    found: dict[str, list[tuple[str, Row]]] = {}
-    for variant in results.everywhere:  # a variant may be the same experiment as one of another condition
-        held = {axis: variant.labels[axis] for axis in results.study.conditions}
-        compared = {axis: value for axis, value in variant.labels.items() if axis not in held}
-        condition = found.setdefault(Variant(held, ()).name, [])
-        condition += [
-            (Variant(compared, ()).name, row)
-            for row in rows
-            if row.metric == metric.name
-            and row.variant.trials is variant.trials
-            and variant.is_complete
-            and math.isfinite(row.estimate.mean)
-        ]
-    return found
-
-
-def _superlative(metric: Metric) -> str:
-    return "highest" if metric.direction == "max" else "lowest"
-
-
-def _number_of_seeds(row: Row) -> str:
-    return f"{row.estimate.count} {'seed' if row.estimate.count == 1 else 'seeds'}"
-
-
-def _none_is_best(num_compared: int, alike: str = "") -> str:
-    differ = "differ" if num_compared > 1 else "can be compared"
-    return f"No two variants{alike} whose trials have all finished {differ}"
-
-
-def notes(results: StudyResults) -> list[str]:
-    """Return sentences that explain the tables."""
+def notes(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect]) -> list[str]:
+    """Return sentences that explain the answer and the tables."""
     fewest = min((len(variant.trials) for variant in results.variants), default=0)
     reference = results.reference
     said = [
         "mean ± 95 % is the mean over the seeds that have finished, with half the width of its 95 % confidence "
         "interval (Student's t).",
-        f"{STAR} marks the best mean among all variants whose trials have all finished. It is not a statement on "
-        "significance.",
     ]
+    if any(row.best for row in rows):
+        said.append(f"{STAR} marks the variant that is ahead of every other one whose trials have all finished.")
+    if not results.study.contrasts:
+        said.append(
+            "Two variants of one group are not told apart: the interval of their paired difference has 0 in it, or its "
+            "p-value, corrected for the number of pairs, is not below 0.05. A variant can be in two groups."
+        )
     if any(isinstance(axis, Range) for axis in results.study.axes):
         said.append("A search over a range has no reference, so there are no differences.")
     elif results.study.contrasts:
         said.append(
-            f"Differences are between variants that differ only in {' or '.join(results.study.contrasts)}: {_PAIRED} "
+            f"Differences are between variants that differ only in {_axes_of(results)}: {_PAIRED} "
             f"for the number of such contrasts in the metric; the uncorrected p-value is in {CONTRASTS}. {_COMMONLY}"
         )
+        said += _verdicts(results, effects)
     elif reference is None:
         wanted = ", ".join(f"{axis}={value}" for axis, value in results.study.reference_variant.items())
         said.append(f"The reference, {wanted}, has no trial here, so there are no differences.")
@@ -160,6 +79,39 @@ def notes(results: StudyResults) -> list[str]:
         if not same and results.search.name != "grid":  # the search has not drawn it
             continue
         said.append(f"{variant} {f'is the same experiment as {same}' if same else 'has no trial here'}.")
+    return said
+
+
+def _axes_of(results: StudyResults) -> str:
+    names = [one if isinstance(one, str) else one.axis for one in results.study.contrasts]
+    crossed = [one.by for one in results.study.contrasts if isinstance(one, Interaction)]
+    return " or ".join(dict.fromkeys([*names, *crossed]))
+
+
+def _verdicts(results: StudyResults, effects: Sequence[Effect]) -> list[str]:
+    """Return sentences on the verdicts, and on the effects that the seeds find."""
+    said = [
+        "A value is ahead if the interval excludes 0 and p is below 0.05. Otherwise the contrast is undecided, unless "
+        "the study declares a width and both ends of the interval are within it: then the values are equal."
+    ]
+    if any(effect.verdict == "not compared" for effect in effects):
+        said.append("A contrast with a trial that has not finished is not decided: the other seeds are a selection.")
+    smallest = []
+    for metric in results.study.metrics:
+        known = [effect.smallest for effect in effects if effect.metric == metric.name and effect.smallest > 0]
+        if known:
+            low, high = (rounded(of) for of in (min(known), max(known)))
+            sizes = low if low == high else f"{low} to {high}"
+            smallest.append(amount(sizes, metric.name, results.task))
+    if smallest:
+        found = "The smallest effects that these seeds find with a probability of 80 %, by contrast"
+        said.append(f"{found}: {'; '.join(smallest)}.")
+    if any(effect.verdict == "undecided" for effect in effects):
+        said.append(
+            "The number of seeds that would decide is the smallest with which a paired t-test, at 5 % divided by the "
+            "number of contrasts in the metric, finds the measured effect with a probability of 80 %, if the measured "
+            "spread is the true one."
+        )
     return said
 
 

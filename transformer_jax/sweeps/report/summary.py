@@ -11,7 +11,9 @@ from typing import Any
 
 from transformer_jax.host.files import json_text
 from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.number_text import digits_apart
+from transformer_jax.sweeps.report.order import order
 from transformer_jax.sweeps.report.variants import NO_RESULT, NOT_BEGUN, Variant
 from transformer_jax.sweeps.statistics import Difference, Estimate, estimate, holm, paired_difference
 
@@ -27,7 +29,7 @@ class Row:
       direction: max or min; empty if the study does not name the metric, or neither is better.
       difference: paired, to the reference; None for the reference itself, and if there is no reference.
       corrected: p-value of the difference after Holm's correction for the number of variants compared in this metric.
-      best: whether the mean is the best of the complete variants; False for all if these are equal.
+      best: whether the variant is ahead of every other; False for all in a study with contrasts.
       digits: of the half-width, as `number_text.interval` shows them: enough that the best and any other mean differ.
     """
 
@@ -39,53 +41,6 @@ class Row:
     corrected: float
     best: bool
     digits: int = 2
-
-
-@dataclasses.dataclass(frozen=True)
-class Contrast:
-    """A metric of two variants that differ in one axis.
-
-    Attributes:
-      labels: labels of the first variant.
-      axis: the axis in which they differ; the other variant has the value `against`.
-      difference: paired, the first minus the other.
-      corrected: p-value of the difference after Holm's correction for the number of contrasts in this metric.
-    """
-
-    labels: Mapping[str, str]
-    axis: str
-    against: str
-    metric: str
-    difference: Difference
-    corrected: float
-
-    @property
-    def name(self) -> str:
-        """Name such as `norm: pre minus post, where warmup=yes, depth=2`."""
-        cell = ", ".join(f"{axis}={value}" for axis, value in self.labels.items() if axis != self.axis)
-        return f"{self.axis}: {self.labels[self.axis]} minus {self.against}" + (f", where {cell}" if cell else "")
-
-
-def contrasts(results: StudyResults) -> list[Contrast]:
-    """Return the contrasts in the axes of `Study.contrasts`, for all metrics of the study, by pair of variants."""
-    study, pairs = results.study, []
-    for axis in study.contrasts:
-        against = study.reference_variant[axis]
-        for variant in results.everywhere:
-            other = results.at({**variant.labels, axis: against})
-            if variant.labels[axis] != against and other is not None and other.trials != variant.trials:
-                pairs.append((axis, against, variant, other))
-    by_metric = []
-    for metric in (metric.name for metric in study.metrics):
-        found = [paired_difference(of.values(metric), other.values(metric)) for _, _, of, other in pairs]
-        corrected = holm([difference.p_value for difference in found])
-        by_metric.append(
-            [
-                Contrast(of.labels, axis, against, metric, difference, p_value)
-                for (axis, against, of, _), difference, p_value in zip(pairs, found, corrected, strict=True)
-            ]
-        )
-    return [contrast for together in zip(*by_metric, strict=True) for contrast in together]
 
 
 def summarise(results: StudyResults) -> list[Row]:
@@ -108,13 +63,14 @@ def _rows_of_metric(results: StudyResults, metric: str) -> list[Row]:
         found.mean if variant.is_complete else math.nan
         for variant, found in zip(results.variants, estimates, strict=True)
     ]
-    candidates = {mean for mean in means if not math.isnan(mean)}
-    best = {"max": max, "min": min}[direction](candidates) if direction and len(candidates) > 1 else math.nan
-    digits = digits_apart(estimates, means.index(best)) if best in means else [2] * len(means)
+    known = [mean for mean in means if not math.isnan(mean)]
+    first = {"max": max, "min": min}[direction](known) if direction and known else math.nan
+    digits = digits_apart(estimates, means.index(first)) if len(set(known)) > 1 and direction else [2] * len(means)
+    winner = order(results, metric).winner if direction and not results.study.contrasts else None
     return [
-        Row(variant, metric, direction, found, difference, p_value, mean == best, places)
-        for variant, mean, found, difference, p_value, places in zip(
-            results.variants, means, estimates, differences, corrected, digits, strict=True
+        Row(variant, metric, direction, found, difference, p_value, variant is winner, places)
+        for variant, found, difference, p_value, places in zip(
+            results.variants, estimates, differences, corrected, digits, strict=True
         )
     ]
 
@@ -152,21 +108,25 @@ def summary_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def contrast_records(found: Sequence[Contrast]) -> list[dict[str, Any]]:
+def contrast_records(found: Sequence[Effect]) -> list[dict[str, Any]]:
     """Return the contrasts as records for --json and contrasts.csv; missing numbers are None."""
     return [
         {
-            "variant": dict(contrast.labels),
-            "axis": contrast.axis,
-            "against": contrast.against,
-            "metric": contrast.metric,
-            **_difference(contrast.difference, contrast.corrected),
+            "variant": dict(effect.labels),
+            "axis": effect.axis,
+            "against": effect.against,
+            "metric": effect.metric,
+            **_difference(effect.difference, effect.corrected),
+            "verdict": effect.verdict,
+            "declared_width": _number(effect.width),
+            "seeds_to_decide": effect.seeds_to_decide if effect.verdict == "undecided" else None,
+            "smallest_effect": _number(effect.smallest),
         }
-        for contrast in found
+        for effect in found
     ]
 
 
-def summary_json(rows: Sequence[Row], found: Sequence[Contrast] = (), ascii: bool = False) -> str:
+def summary_json(rows: Sequence[Row], found: Sequence[Effect] = (), ascii: bool = False) -> str:
     """Return the records of the variants as JSON, or an object of variants and contrasts if there are contrasts.
 
     Args: ascii: as in `json_text`.
@@ -182,7 +142,7 @@ def summary_csv(rows: Sequence[Row]) -> str:
     return _csv_of(summary_records(rows))
 
 
-def contrasts_csv(found: Sequence[Contrast]) -> str:
+def contrasts_csv(found: Sequence[Effect]) -> str:
     """Return one CSV line per contrast and metric; the columns of the axes are for the first of the two variants."""
     return _csv_of(contrast_records(found))
 

@@ -9,6 +9,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.host.files import write_atomically
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import draw_figures
+from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.latex import TABLES, tables_tex
 from transformer_jax.sweeps.report.markdown import FIGURES, document
 from transformer_jax.sweeps.report.measurements import MEASUREMENTS, measurements_csv
@@ -17,7 +18,6 @@ from transformer_jax.sweeps.report.summary import (
     CONTRASTS,
     RESULTS,
     SUMMARY,
-    Contrast,
     Row,
     contrasts_csv,
     results_csv,
@@ -27,26 +27,26 @@ from transformer_jax.sweeps.report.summary import (
 PAGE, MARKDOWN = "report.html", "report.md"
 
 
-def write_report(results: StudyResults, rows: list[Row], contrasts: list[Contrast], output: Path) -> list[Path]:
+def write_report(results: StudyResults, rows: list[Row], effects: list[Effect], output: Path) -> list[Path]:
     """Write the page, the Markdown file, the tables and the figures into a new or existing folder; return the files.
 
     Outdated figures and contrasts of an earlier report are removed.
 
     Args:
       rows: the result of `summarise`.
-      contrasts: the result of `contrasts`; if it is empty, there is no table of contrasts.
+      effects: the result of `effects`; if it is empty, there is no table of contrasts.
     Raises: ConfigError for a figure that cannot be drawn, before anything is written; ConfigError for a folder that
       cannot be written.
     """
     figures = list(draw_figures(results))
     contents = {
-        PAGE: page(results, rows, contrasts, figures).encode(),
-        MARKDOWN: document(results, rows, contrasts, figures).encode(),
+        PAGE: page(results, rows, effects, figures).encode(),
+        MARKDOWN: document(results, rows, effects, figures).encode(),
         RESULTS: results_csv(results).encode(),
         SUMMARY: summary_csv(rows).encode(),
         MEASUREMENTS: measurements_csv(results).encode(),
-        TABLES: tables_tex(results, rows, contrasts).encode(),
-        **({CONTRASTS: contrasts_csv(contrasts).encode()} if contrasts else {}),
+        TABLES: tables_tex(results, rows, effects).encode(),
+        **({CONTRASTS: contrasts_csv(effects).encode()} if effects else {}),
         **{f"{FIGURES}/{figure.file}": figure.svg for figure in figures},
         **{f"{FIGURES}/{figure.pdf_file}": figure.pdf for figure in figures},
     }
