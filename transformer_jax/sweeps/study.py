@@ -91,6 +91,11 @@ class Axis:
             if not _NAME.fullmatch(name):
                 raise ConfigError(f"axis '{self.name}': '{name}' is not a name of letters, digits, '_', '.' and '-'")
 
+    @property
+    def contrasts(self) -> tuple[Contrast, ...]:
+        """The contrasts that the axis brings; only a `designs.Design` has some."""
+        return ()
+
 
 @dataclasses.dataclass(frozen=True)
 class Range:
@@ -171,8 +176,9 @@ class Study:
       reference: the variant that the others are compared with, as names of values by axis. Default: the first value of
         every axis.
       contrasts: the differences that answer the question, `Contrast` and `Interaction`. The name of an axis stands for
-        every value of it against the reference's. If there are any, variants are not all compared with the reference.
-        The other axes are conditions: the report has a sentence for each contrast under each of them.
+        every value of it against the reference's. `Walk` and `LeaveOneOut` bring theirs. If there are any, variants are
+        not all compared with the reference. The other axes are conditions: the report has a sentence for each contrast
+        under each of them.
       precision: half the width that the 95 % interval of every contrast is to have, by name of a metric with a
         direction. A sweep trains five seeds, and then as many as the widths need, at most `max_seeds`.
       max_seeds: most seeds of a study with a precision.
@@ -243,6 +249,10 @@ class Study:
         if taken := sorted(RESERVED_NAMES.intersection(axis.name for axis in self.axes)):
             raise ConfigError(f"axis '{taken[0]}': reports have a column of this name; choose another name")
         _check_values("reference", self.reference, axes)
+        pairs = {(one.axis, frozenset((one.a, one.b))) for one in self.contrasts if isinstance(one, Contrast)}
+        brought = [one for axis in axes.values() for one in axis.contrasts]
+        brought = [one for one in brought if (one.axis, frozenset((one.a, one.b))) not in pairs]
+        object.__setattr__(self, "contrasts", (*self.contrasts, *brought))
         check_contrasts(self.contrasts, self.reference_variant, {name: list(axes[name].values) for name in axes})
         check_figures(self.figures, {a.name: a.values if isinstance(a, Axis) else () for a in self.axes})
         if self.equal_sizes is not None:

@@ -15,6 +15,7 @@ from typing import Any
 from transformer_jax.config import outside_parts
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.sweeps.contrasts import from_record, recorded
+from transformer_jax.sweeps.designs import Design
 from transformer_jax.sweeps.equal_sizes import EqualParameters
 from transformer_jax.sweeps.figures import Curves, CustomFigure, MetricByAxis, MetricByBin, MetricByVariant
 from transformer_jax.sweeps.study import NOWHERE, Axis, Metric, Range, Study
@@ -100,7 +101,7 @@ def _study(values: Mapping[str, Any], file: Path) -> Study:
     return Study(
         question=str(values["question"]),
         baseline=str(values["baseline"]),
-        axes=tuple(Range(**axis) if "field" in axis else Axis(**axis) for axis in values["axes"]),
+        axes=tuple(map(_axis, values["axes"])),
         metrics=tuple(Metric(**metric) for metric in values["metrics"]),
         seeds=tuple(map(int, values["seeds"])),
         settings=dict(values["settings"]),
@@ -118,6 +119,15 @@ def _study(values: Mapping[str, Any], file: Path) -> Study:
         not_shown=str(values["not_shown"]),
         folder=NOWHERE,
     )
+
+
+def _axis(values: Mapping[str, Any]) -> Axis | Range:
+    if "field" in values:
+        return Range(**values)
+    if "pairs" not in values:
+        return Axis(**values)
+    pairs = tuple((a, b) for a, b in values["pairs"])
+    return Design(values["name"], values["values"], pairs, values["left_out"])
 
 
 def _equal_parameters(values: Mapping[str, Any] | None) -> EqualParameters | tuple[str, ...]:

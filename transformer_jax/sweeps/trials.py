@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentConfig, walk
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.designs import Design
 from transformer_jax.sweeps.equal_sizes import size_for
 from transformer_jax.sweeps.study import INIT_FROM, SEED, STEPS, Axis, Range, Study, merged
 from transformer_jax.tasks.task import best_metric
@@ -87,7 +88,7 @@ def grid(study: Study, overrides: Mapping[str, Any] | None = None) -> Grid:
         try:
             configs[labels] = variant(study, named, {}, overrides)
         except ConfigError as error:
-            problems.append(f"{variant_name(named)}: {error}")
+            problems.append(f"{variant_name(named)}: {error}{_left_out(axes, named)}")
     if problems:
         raise ConfigError("\n".join(problems))
     if study.pretraining is not None and (same := grid(study.pretraining).same):
@@ -95,6 +96,8 @@ def grid(study: Study, overrides: Mapping[str, Any] | None = None) -> Grid:
         raise ConfigError(f"pretraining: the same experiment twice: {pairs}; leave the axis out of the pretraining")
     for number, axis in enumerate(axes):
         _check_axis(axis, number, configs)
+        if isinstance(axis, Design):
+            _check_steps(axis, number, configs)
     first: dict[tuple[ExperimentConfig, bool], str] = {}
     trials, same = [], {}
     for labels, config in configs.items():
@@ -257,6 +260,35 @@ def _check_axis(axis: Axis, number: int, configs: Mapping[tuple[str, ...], Exper
             f"axis '{axis.name}' changes nothing: {', '.join(axis.values)} are the same experiment for all values of "
             "the other axes"
         )
+
+
+def _check_steps(design: Design, number: int, configs: Mapping[tuple[str, ...], ExperimentConfig]) -> None:
+    """Raise ConfigError for a step that gives the same config, for every choice on the other axes."""
+    for a, b in design.pairs:
+        pairs = [
+            (config, configs[(*labels[:number], b, *labels[number + 1 :])])
+            for labels, config in configs.items()
+            if labels[number] == a
+        ]
+        if all(config == other for config, other in pairs):
+            raise ConfigError(
+                f"step '{design.step_of(a, b)}' changes nothing: {a} and {b} are the same experiment; leave it out"
+            )
+
+
+def _left_out(axes: Sequence[Axis], labels: Mapping[str, str]) -> str:
+    """Return how a step can be left out of a design whose model is invalid without it; empty for other variants."""
+    steps = [axis.left_out[labels[axis.name]] for axis in axes if isinstance(axis, Design) if _lacks(axis, labels)]
+    if not steps:
+        return ""
+    return (
+        f"\n  the step '{steps[0]}' cannot be left out alone: list in its `drop` the steps or fields that need it, "
+        "which are then left out too"
+    )
+
+
+def _lacks(design: Design, labels: Mapping[str, str]) -> bool:
+    return labels[design.name] in design.left_out
 
 
 def program_key(config: ExperimentConfig) -> tuple[tuple[str, Any], ...]:
