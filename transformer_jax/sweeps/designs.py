@@ -65,7 +65,8 @@ class Design(Axis):
 def Walk(steps: Sequence[Step], name: str = NAME) -> Design:
     """Return the design in which every step is a variant with all steps before it, compared with the step before.
 
-    Raises: ConfigError for fewer than two steps, two steps of one name, and a step whose fields have its values already.
+    Raises: ConfigError for fewer than two steps, two steps of one name, and a step whose fields have these values
+      already.
     """
     _check(steps)
     values, before = {}, dict(steps[0].overrides)

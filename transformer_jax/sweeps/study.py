@@ -37,6 +37,7 @@ from transformer_jax.sweeps.contrasts import Declared, check_contrasts
 from transformer_jax.sweeps.contrasts import Interaction as Interaction
 from transformer_jax.sweeps.equal_sizes import EqualParameters
 from transformer_jax.sweeps.figures import Figure, check_figures
+from transformer_jax.sweeps.steps_to import COSTS, Target, target_of
 from transformer_jax.tasks.task import TRAIN, Task, declared, training_metrics
 from transformer_jax.trust import own
 
@@ -64,6 +65,7 @@ RESERVED_NAMES = frozenset(
             "step",
             "value",
         ),
+        "not_reached",
         *("verdict", "declared_width", "seeds_to_decide", "smallest_effect"),
     }
 )
@@ -161,6 +163,26 @@ class Metric:
     @property
     def split(self) -> str:
         return self.name.rpartition("/")[0]
+
+
+def StepsTo(quantity: str, value: float, cost: str = "steps") -> Metric:
+    """Return the metric of the steps until a logged validation first reaches a value; see `sweeps.steps_to`.
+
+    A quantity reaches it when it is at most `value`, or at least, if higher values are better. A trial in which it
+    does not has no number, but more than its last validation.
+
+    Args:
+      quantity: logged by validations, such as `valid/loss`.
+      cost: `steps`; `flops` or `seconds`, as the log has them.
+    Raises: ConfigError for another cost, and for a value that is not finite.
+    """
+    target = Target(quantity, float(value), cost)
+    if cost not in COSTS or not math.isfinite(value) or target_of(target.name) != target:
+        raise ConfigError(
+            f"StepsTo('{quantity}', {value}, '{cost}'): expected SPLIT/NAME, a finite number and one of "
+            f"{', '.join(COSTS)}{nearest(cost, COSTS)}"
+        )
+    return Metric(target.name, "min")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -369,6 +391,8 @@ class Study:
 
     def metric_for_task(self, metric: Metric, task: Task, splits: Sequence[str] | None) -> Metric:
         """Return one metric with its direction; arguments and errors as in `for_task`."""
+        if (target := target_of(metric.name)) is not None:
+            return _checked_target(metric, target, task)
         spec = declared(task, metric.name)
         if metric.split == TRAIN:
             _check_metric(metric, [known.name for known in training_metrics(task)])
@@ -484,6 +508,19 @@ def load_study(folder: Path) -> Study:
     if not isinstance(study, Study):
         raise ConfigError(f"{file}: does not define STUDY, a transformer_jax.sweeps.study.Study")
     return study
+
+
+def _checked_target(metric: Metric, target: Target, task: Task) -> Metric:
+    """Return the metric of `StepsTo`; raise ConfigError if no validation logs its quantity with a direction."""
+    logged = [f"valid/{spec.name}" for spec in task.metrics if spec.logged and spec.direction]
+    if target.quantity not in logged:
+        raise ConfigError(
+            f"metric '{metric.name}': '{target.quantity}' is not a quantity that validations log and that has a "
+            f"direction: {', '.join(logged)}{nearest(target.quantity, logged)}"
+        )
+    if metric.direction == "max":
+        raise ConfigError(f"metric '{metric.name}', 'max': fewer {target.cost} are better; leave the direction out")
+    return dataclasses.replace(metric, direction="min")
 
 
 def _check_metric(metric: Metric, known: Sequence[str]) -> None:
