@@ -5,13 +5,15 @@ import re
 
 import jax
 import pytest
-from run_support import write_corpus
+from run_support import run_main, write_corpus
 
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps import planned_batches as module
+from transformer_jax.sweeps.equal_notes import notes_on_equal, sentences_on_equal
 from transformer_jax.sweeps.equal_sizes import TOLERANCE, EqualParameters, size_for
 from transformer_jax.sweeps.planned_batches import planned_batches
+from transformer_jax.sweeps.results import STUDY
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study, over
 from transformer_jax.sweeps.study_json import declaration_of, declared_study
 from transformer_jax.sweeps.trials import grid, with_chosen
@@ -167,6 +169,62 @@ def test_chosen_values_are_recorded_and_then_need_no_model(tmp_path, monkeypatch
     assert declaration_of(declared_study({**declaration_of(study(GATED)), "chosen": {}}, tmp_path))["chosen"] == {}
     old = {name: value for name, value in declaration_of(study(GATED)).items() if name not in ("chosen", NAME)}
     assert declared_study(old, tmp_path).equal_sizes is None
+
+
+def test_chosen_values_are_printed():
+    windows = {"data.batching": "windows", "data.packed_length": 256}  # the default, since windows do not read it
+    sizes, steps = notes_on_equal(study(GATED, equal_flops=True, settings=windows), {})
+    found = re.fullmatch(
+        r"equal parameters: 44,768 parameters as activation=relu; model.mlp_dim=(\d+) with activation=swiglu \((.*)%\)",
+        sizes,
+    )
+    assert abs(float(found[2])) <= 0.5
+    assert re.fullmatch(r"equal operations: training.num_train_steps is \d+ with activation=swiglu", steps)
+    of = study(GATED, equal_flops={"activation": "swiglu"}, contrasts=("activation",))
+    assert list(sentences_on_equal(of)) == [
+        "model.mlp_dim is set so that every variant has as many parameters as that with activation=relu, to 0.5%.",
+        "training.num_train_steps is set so that every variant with activation=swiglu trains with as many operations as "
+        "activation=relu: those of the matrix products, of attention with the keys that the mask shows.",
+    ]
+    assert notes_on_equal(study(GATED, equal=()), {}) == list(sentences_on_equal(study(GATED, equal=()))) == []
+
+
+TEXT = """
+from transformer_jax.sweeps.study import Axis, Metric, Study
+
+STUDY = Study(
+    question="?",
+    baseline="tiny.py",
+    axes=(Axis("activation", {"relu": {}, "swiglu": {"model.activation": "swiglu"}}),),
+    metrics=(Metric("test/loss"),),
+    seeds=(0, 1),
+    equal_parameters="model.mlp_dim",
+    equal_flops=True,
+)
+"""
+
+
+@pytest.mark.slow
+def test_a_sweep_records_what_it_has_chosen(tmp_path, capsys, monkeypatch):
+    """The report then reads neither the corpus nor a model, and prints a command that makes the same configs."""
+    folder = write_corpus(tmp_path)
+    (folder / "study.py").write_text(TEXT)
+    command = ["sweep", f"--study={folder}", f"--workdir={folder / 'runs'}", f"--config.data.dir={folder}"]
+    assert run_main([*command, "--dry_run"]) == 0
+    assert "equal parameters: " in capsys.readouterr().out
+    assert run_main([*command, "--executor=vmap"]) == 0
+    chosen = json.loads((folder / "runs" / STUDY).read_text())["declaration"]["chosen"]
+    assert chosen["activation=swiglu"].keys() == {WIDTH, "training.num_train_steps"}
+    said = capsys.readouterr().err
+    assert f"model.mlp_dim={chosen['activation=swiglu'][WIDTH]} with activation=swiglu" in said
+    monkeypatch.setattr(EqualParameters, "count", None)
+    monkeypatch.setattr(module, "prepare_data", None)
+    for flags in ([], [f"--study={folder}"]):
+        assert run_main(["report", f"--workdir={folder / 'runs'}", *flags]) == 0
+        text = (folder / "runs" / "report" / "report.md").read_text()
+        assert "model.mlp_dim is set so that" in text.replace("\\_", "_")
+    assert f"--config.data.dir={folder}" in text
+    assert "mlp_dim=" not in text.split("How it was made")[1].split("Machine")[0]
 
 
 def bucketed(folder, **fields):
