@@ -183,8 +183,8 @@ def test_chosen_values_are_printed():
     of = study(GATED, equal_flops={"activation": "swiglu"}, contrasts=("activation",))
     assert list(sentences_on_equal(of)) == [
         "model.mlp_dim is set so that every variant has as many parameters as that with activation=relu, to 0.5%.",
-        "training.num_train_steps is set so that every variant with activation=swiglu trains with as many operations as "
-        "activation=relu: those of the matrix products, of attention with the keys that the mask shows.",
+        "training.num_train_steps is set so that every variant with activation=swiglu trains with as many operations "
+        "as activation=relu: those of the matrix products, of attention with the keys that the mask shows.",
     ]
     assert notes_on_equal(study(GATED, equal=()), {}) == list(sentences_on_equal(study(GATED, equal=()))) == []
 
