@@ -97,6 +97,13 @@ VARIED = {
         *("model.num_heads", "model.num_kv_heads", "model.head_dim", "model.value_head_dim"),
         *("data.max_length", "data.tokens_per_batch"),
     },
+    "from_2017_to_llama3": {
+        *("model.norm_position", "model.norm", "model.norm_epsilon", "model.position_encoding", "model.rotary_base"),
+        *("model.activation", "model.mlp_dim", "model.use_bias", "model.num_kv_heads", "model.init"),
+        *("model.tie_output", "model.scale_embeddings", "model.dropout_rate", "model.embedding_dropout_rate"),
+        *("optimizer.beta2", "optimizer.epsilon", "optimizer.schedule", "optimizer.end_fraction"),
+        *("optimizer.weight_decay", "optimizer.clip_norm", "training.label_smoothing"),
+    },
     "generalisation": {
         *("model.architecture", "model.hidden_dim", "model.bidirectional", "model.bridge", "model.attention"),
         *("model.num_encoder_layers", "model.num_decoder_layers", "model.norm_position", "model.position_encoding"),
@@ -318,6 +325,21 @@ def test_patches_of_another_config_have_both_budgets():
     adapted = with_baseline(study("patches"), "images", config, load_source(config.data).split_names)
     assert adapted.notes == []
     assert {trial.labels["budget"] for trial in grid(adapted.study).trials} == {"tokens", "flops"}
+
+
+def test_the_walk_to_llama_3_has_equal_models_and_contrasts_of_both_designs():
+    found = configs("from_2017_to_llama3")
+    walk_to = ["2017", "GPT-1", "GPT-2", "GPT-3", "GPT-NeoX", "PaLM", "LLaMA", "Llama-3"]
+    left_out = [f"without_{name}" for name in walk_to[1:-1]]
+    assert [*found] == [f"model={name}" for name in (*walk_to, *left_out)]
+    equal = study("from_2017_to_llama3").equal_sizes
+    counts = {name: equal.count(config) for name, config in found.items()}
+    assert all(count == pytest.approx(counts["model=2017"], rel=0.005) for count in counts.values())
+    pairs = [(one.a, one.b) for one in study("from_2017_to_llama3").contrasts]
+    assert pairs == [*zip(walk_to[1:], walk_to, strict=False), *((name, "Llama-3") for name in left_out)]
+    last, first = found["model=Llama-3"], found["model=2017"]
+    assert (last.model.norm, last.model.num_kv_heads, last.model.rotary_base) == ("rmsnorm", 2, 5e5)
+    assert (first.optimizer.schedule, first.model.norm_position) == ("inverse_sqrt", "post")
 
 
 def test_norm_placement_crosses_placement_warm_up_and_depth():

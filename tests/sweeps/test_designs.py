@@ -127,8 +127,8 @@ def test_steps_that_go_together():
             "step 'slow' changes nothing in the last model: later steps set its fields anew",
         ),
         (
-            lambda: LeaveOneOut((*STEPS, Step("x", {"model.num_heads": 2}, ("rotry",)))),
-            "step 'x': drop: no other step has the name or sets the field 'rotry' (did you mean 'rotary'?)",
+            lambda: LeaveOneOut((STEPS[0], Step("x", {"model.num_heads": 2}, ("rotry",)), *STEPS[1:])),
+            "step 'x': drop: no later step has the name or sets the field 'rotry' (did you mean 'rotary'?)",
         ),
         (lambda: Walk((STEPS[0], Step("a b", PRE))), "axis 'model': 'a b' is not a name"),
         (lambda: study(Walk(STEPS, "step")), "axis 'step': reports have a column of this name"),

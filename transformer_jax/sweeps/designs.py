@@ -15,7 +15,7 @@ A design is an axis, so its study is an ordinary one in all else. It brings the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.config import nearest
@@ -32,7 +32,7 @@ class Step:
     """A step of a walk: overrides on top of the model before it.
 
     Attributes:
-      drop: what is left out together with this step: names of other steps, or fields that other steps set.
+      drop: what is left out together with this step: names of later steps, or fields that later steps set.
     """
 
     name: str
@@ -86,24 +86,22 @@ def LeaveOneOut(steps: Sequence[Step], name: str = NAME) -> Design:
     The first step stays: it is where the walk begins. A field that several steps set has the value of the last of those
     that are left.
 
-    Raises: ConfigError as `Walk`, for something to drop that no other step has, and for a step whose fields later steps
+    Raises: ConfigError as `Walk`, for something to drop that no later step has, and for a step whose fields later steps
       set anew, so that the last model without it is the same.
     """
     _check(steps)
     last, values, left_out = steps[-1].name, {}, {}
-    values[last] = whole = _together(steps, set(), set())
-    for step in steps[1:]:
-        others = [other for other in steps if other is not step]
-        fields = {field for other in others for field in other.overrides}
-        dropped = {step.name} | {what for what in step.drop if what in {other.name for other in others}}
-        for what in step.drop:
-            if what not in dropped | fields:
-                raise ConfigError(
-                    f"step '{step.name}': drop: no other step has the name or sets the field '{what}'"
-                    f"{nearest(what, [*(other.name for other in others), *fields])}"
-                )
+    values[last] = whole = _together(steps)
+    for index, step in enumerate(steps[1:], start=1):
+        later = steps[index + 1 :]
+        known = {other.name for other in later} | {field for other in later for field in other.overrides}
+        if unknown := [what for what in step.drop if what not in known]:
+            raise ConfigError(
+                f"step '{step.name}': drop: no later step has the name or sets the field '{unknown[0]}'"
+                f"{nearest(unknown[0], sorted(known))}"
+            )
         label = f"without_{step.name}"
-        values[label] = _together(steps, dropped, set(step.drop) - dropped)
+        values[label] = _together(steps[:index]) | _together(later, step.drop)
         left_out[label] = step.name
         if values[label] == whole:
             raise ConfigError(
@@ -141,7 +139,12 @@ def _check(steps: Sequence[Step]) -> None:
         raise ConfigError(f"steps: {', '.join(twice)} twice")
 
 
-def _together(steps: Sequence[Step], without: set[str], fields: set[str]) -> dict[str, Any]:
-    """Return the overrides of all steps except those without; fields: left out too."""
-    values = {name: value for step in steps if step.name not in without for name, value in step.overrides.items()}
-    return {name: value for name, value in values.items() if name not in fields}
+def _together(steps: Sequence[Step], without: Container[str] = ()) -> dict[str, Any]:
+    """Return the overrides of all steps, except for steps and fields with these names."""
+    return {
+        field: value
+        for step in steps
+        if step.name not in without
+        for field, value in step.overrides.items()
+        if field not in without
+    }
