@@ -117,7 +117,7 @@ def test_power_is_that_of_students_noncentral_distribution(effect, count, level)
     quantile = stats.t.ppf(1 - level / 2, count - 1)
     expected = stats.nct.sf(quantile, count - 1, effect * math.sqrt(count))
     assert (
-        power(3 * effect, 3.0, count, level) == power(-effect, 1.0, count, level) == pytest.approx(expected, abs=5e-4)
+        power(2 * effect, 2.0, count, level) == power(-effect, 1.0, count, level) == pytest.approx(expected, abs=5e-4)
     )
 
 

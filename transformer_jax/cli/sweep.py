@@ -17,10 +17,14 @@ trials on the nodes of a cluster. --config.FIELD=VALUE overrides a field of ever
 study's question of another config, such as a language model; fields and metrics that it does not have are left out and
 named. If the study has a pretraining, its trials run first, in WORKDIR/pretraining; --pretraining.FIELD=VALUE overrides
 a field of theirs. `report` makes tables and figures of the results.
+
+--until="test/loss: 0.015" trains as many seeds as the widths of the intervals need, by Stein's rule of two stages: five
+seeds, and then as many as their spread asks for, at most --max_seeds. A study can declare such widths as `precision`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,6 +76,8 @@ def define(values: flags.FlagValues) -> None:
     integer(values, "num_trials", "`random`, `tpe`: number of variants, each with every seed of the study", None, 1)
     integer(values, "search_seed", "`random`, `tpe`: seed of the choice of variants", SearchOptions.seed, 0)
     choice_flag(values, "pruner", "`tpe`: rule that ends bad trials early", SearchOptions.pruner, PRUNERS)
+    text(values, "until", "METRIC: WIDTH,...: half the width that the 95 % intervals of all contrasts are to have")
+    integer(values, "max_seeds", "most seeds of a study with a precision; default the study's, 10", None, 1)
     switch(values, "dry_run", "print trials, compiled programs and the expected time, measured in a few steps of each")
     choice_flag(values, "executor", "where trials run", "local", EXECUTORS)
     integer(values, "num_workers", "trials or jobs at once; default as many as fit, `slurm`: 1", None, 1)
@@ -109,6 +115,8 @@ def run(arguments: Arguments) -> int:
     options = _search_options(values)
     check_options(options)
     _check_flags_of_executors(values)
+    if values.until is not None and options.name != "grid":
+        raise ConfigError(f"--until: needs --search=grid, not {options.name}")
     standings: list[Standing] = []
     stages = _stages(arguments, folder, {"data.cache_dir": str((workdir / "token_cache").absolute())})
     for stage in stages:
@@ -135,7 +143,7 @@ def _run_stage(
     Args:
       folder: of the study. workdir: of the stage. given: the command.
     """
-    from transformer_jax.sweeps.results import check_trials, claim_sweep
+    from transformer_jax.sweeps.results import check_seeds, check_trials, claim_sweep
     from transformer_jax.sweeps.search import make_search
     from transformer_jax.sweeps.study_json import declaration_of
     from transformer_jax.sweeps.sweep import Sweep
@@ -143,6 +151,8 @@ def _run_stage(
 
     study = stage.study
     other = study.baseline if values.config and not stage.is_pretraining else None
+    if study.precision:
+        check_seeds(workdir, study.max_seeds)
     claim_sweep(workdir, folder, declaration_of(study), other, stage.is_pretraining, given)
     check_trials(workdir, study, folder)
     measuring = folder if study.measure else None
@@ -151,6 +161,8 @@ def _run_stage(
     with SweepTable([*stage.notes, *search.notes]) as table:
         sweep = Sweep(search, study.metrics, workdir, executor, measuring)
         complete = sweep.run(table.show)
+    if outcome := getattr(search, "outcome", ""):
+        print(outcome, file=sys.stderr)
     return sweep.standings, 0 if complete else sweep.stopped_by
 
 
@@ -168,6 +180,11 @@ def _dry_run(arguments: Arguments, folder: Path) -> int:
             found = grid(stage.study, stage.overrides)
             trials = found.trials
             notes = [f"{name} is the same experiment as {other}" for name, other in found.same.items()]
+            if stage.study.precision:
+                notes.append(
+                    f"this is the first stage; the second brings the seeds to as many as the widths need, at most "
+                    f"{stage.study.max_seeds}"
+                )
         else:
             search = random_search(Space(stage.study, stage.overrides), used.num_trials or 1, used.seed)
             trials, notes = search.next([]), list(search.notes)
@@ -214,7 +231,7 @@ def _stages(arguments: Arguments, folder: Path, defaults: Mapping[str, Any]) -> 
     given, prefix = arguments.overrides, f"{PRETRAINING}."
     own = {**defaults, **{name: value for name, value in given.items() if not name.startswith(prefix)}}
     of_first = {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
-    study, notes, spec = load_study(folder), [], arguments.flags.config
+    study, notes, spec = _with_precision(load_study(folder), arguments.flags), [], arguments.flags.config
     if study.pretraining is None and of_first:
         raise ConfigError(f"--{prefix}{next(iter(of_first))}: the study has no pretraining; leave it out")
     if spec:
@@ -231,6 +248,21 @@ def _stages(arguments: Arguments, folder: Path, defaults: Mapping[str, Any]) -> 
         notes = [*stage.notes, *notes_on_equal(of_task, stage.overrides), *notes_on_axes(of_task, stage.overrides)]
         result.append(stage._replace(study=of_task, notes=notes))
     return result
+
+
+def _with_precision(study: Study, values: flags.FlagValues) -> Study:
+    """Return the study with the widths and the number of seeds that the flags give, and the seeds of its pilot."""
+    from transformer_jax.sweeps.precision import parse_precision, with_pilot
+
+    if values.until is not None:
+        study = dataclasses.replace(
+            study, precision=parse_precision(values.until), max_seeds=values.max_seeds or study.max_seeds
+        )
+    elif values.max_seeds is not None:
+        if not study.precision:
+            raise ConfigError("--max_seeds: the study lists its seeds; it is for --until or a study with a precision")
+        study = dataclasses.replace(study, max_seeds=values.max_seeds)
+    return with_pilot(study)
 
 
 def _executor(values: flags.FlagValues, workdir: Path, study: Path | None) -> Any:

@@ -69,6 +69,7 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
         metrics=metrics,
         reference={name: value for name, value in study.reference.items() if name in remaining},
         contrasts=contrasts_among(study.contrasts, remaining),
+        precision={m.name: study.precision[m.name] for m in metrics if m.name in study.precision},
         equal_flops=_equal_flops(study, remaining),
         figures=_figures(study, config, splits, metrics[0].name, remaining),
         not_shown="",

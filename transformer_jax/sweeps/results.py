@@ -41,6 +41,7 @@ from transformer_jax.trust import UntrustedError, reading
 STUDY = "study.json"
 SPEC, RESULT, OUTPUT, LOCK = "trial.json", "result.json", "output.txt", ".worker_lock"
 PRUNED = "pruned.txt"
+ASKED, _ASKED = "asked_first", ("contrasts", "metrics", "precision")
 
 
 class Given(NamedTuple):
@@ -128,7 +129,7 @@ def claim_sweep(
         ) from error
     except OSError as error:
         raise ConfigError(f"--workdir={workdir}: cannot be made: {error.strerror}") from error
-    name, folder = study.absolute().name, str(study.absolute())
+    name, folder, asked = study.absolute().name, str(study.absolute()), None
     if (workdir / STUDY).exists():
         record = read_object(workdir / STUDY, STUDY_FIELDS)
         if (other := record["study"]) != name:
@@ -136,10 +137,34 @@ def claim_sweep(
         if (before := record.get("config")) != config:
             other = f"--config={before}" if before else "the study's own baseline"
             raise ConfigError(f"--workdir={workdir}: was started with {other}; give the same, or choose another folder")
+        asked = record.get(ASKED)
     record: dict[str, Any] = {"study": name, "folder": folder, "declaration": declaration, "config": config}
+    if not any((workdir / TRIALS).glob(f"*/{SPEC}")):
+        asked = asked_by(declaration)
+    if asked is not None:
+        record[ASKED] = asked
     if given is not None:
         record["given"] = given._asdict()
     _write(workdir / STUDY, record | ({"is_pretraining": True} if is_pretraining else {}))
+
+
+def asked_by(declaration: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return what a study asks, of its declaration: contrasts, metrics and widths, and the sha256 of these."""
+    if declaration is None:
+        return None
+    asked = {name: declaration[name] for name in _ASKED}
+    return asked | {"sha256": _text_sha256(json_text(asked))}
+
+
+def changes_of(record: Mapping[str, Any], declaration: Mapping[str, Any]) -> list[str] | None:
+    """Return which of contrasts, metrics and widths a study has changed since its first trial; None if unknown.
+
+    Args: record: content of study.json. declaration: of the study as it is now.
+    """
+    first = record.get(ASKED)
+    if not isinstance(first, dict):
+        return None
+    return [name for name in _ASKED if first.get(name) != declaration[name]]
 
 
 def given_of(record: Mapping[str, Any]) -> Given | None:
@@ -190,6 +215,13 @@ def check_trials(workdir: Path, study: Study, folder: Path) -> None:
     """Raise ConfigError if a trial in the work directory does not belong to the study as its file is now."""
     for file in sorted((workdir / TRIALS).glob(f"*/{SPEC}")):
         check_labels(read_spec(file.parent).trial.labels, study, folder, file.parent)
+
+
+def check_seeds(workdir: Path, max_seeds: int) -> None:
+    """Raise ConfigError if the work directory has trials with more seeds than it is to have."""
+    seeds = {read_spec(file.parent).trial.seed for file in (workdir / TRIALS).glob(f"*/{SPEC}")}
+    if len(seeds) > max_seeds:
+        raise ConfigError(f"--max_seeds={max_seeds}: {workdir} has trials with {len(seeds)} seeds already")
 
 
 def check_labels(labels: Mapping[str, str], study: Study, folder: Path, place: Path) -> None:

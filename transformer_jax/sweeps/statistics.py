@@ -13,6 +13,12 @@ If several variants are compared with one reference, some p-values are small by 
 that the probability of any false rejection at a level is at most that level, however the tests depend on each other
 (Holm 1979).
 
+A width that is wanted needs a number of seeds that depends on their spread. Stein's rule of two stages (Stein 1945)
+takes it from a pilot: n = ceil((t s / width)^2) with the standard deviation s of the pilot's n0 differences and the
+97.5 % quantile t with n0 - 1 degrees of freedom, and at least n0. The interval m +- t s / sqrt(n) over all n seeds has
+the pilot's s and t. It covers the expected difference with 95 % or more, since m and s are independent and n depends on
+s alone. Seeds that are added until a p-value is small have no such interval.
+
 An effect that is not found may be too small for the seeds. `seeds_to_find` is the number of seeds with which the test
 would find an effect of a size with a probability of 80 %, and `smallest_effect` the size that a number of seeds finds
 with this probability. Both take the measured spread of the paired differences for the true one.
@@ -22,12 +28,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 CONFIDENCE = 0.95
 LEVEL = 0.05
 POWER = 0.8
+PILOT = 5
+"""Seeds of the first stage of a study that wants a precision."""
 _ROUNDING = 1e-12  # relative; smaller spreads are rounding errors of the subtraction
 
 
@@ -85,6 +93,42 @@ def mean_difference(differences: Sequence[float], magnitude: float) -> Differenc
 
     error = half_width / float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2))
     return Difference(mean, half_width, 2 * float(stdtr(count - 1, -abs(mean) / error)), count)
+
+
+def stein_seeds(pilots: Iterable[Sequence[float]], width: float) -> int:
+    """Return the number of seeds with which the interval of every contrast has at most a half-width.
+
+    Args: pilots: paired differences of each contrast over the seeds of the pilot. width: half the width, above 0.
+    """
+    return max((max(len(pilot), _stein_seeds(pilot, width)) for pilot in pilots), default=0)
+
+
+def two_stage_difference(differences: Sequence[float], pilot: int, width: float, magnitude: float) -> Difference:
+    """Return the mean of paired differences with Stein's interval, if they are as many as the half-width needs.
+
+    The interval and the p-value have the spread of the pilot and its degrees of freedom. If there are fewer
+    differences, or those of the pilot have no spread, the result is that of `mean_difference`.
+
+    Args: differences: those of the pilot first. pilot: their number. width, magnitude: as in `stein_seeds` and
+      `mean_difference`.
+    """
+    plain, count = mean_difference(differences, magnitude), len(differences)
+    first = mean_difference(differences[:pilot], magnitude)
+    is_tested = pilot >= 2 and math.isfinite(first.p_value) and math.isfinite(plain.mean)
+    if count <= pilot or not is_tested or count < _stein_seeds(differences[:pilot], width):
+        return plain
+    from scipy.special import stdtr
+
+    half_width = first.half_width * math.sqrt(pilot / count)
+    error = deviation(differences[:pilot]) / math.sqrt(count)
+    return Difference(plain.mean, half_width, 2 * float(stdtr(pilot - 1, -abs(plain.mean) / error)), count)
+
+
+def _stein_seeds(pilot: Sequence[float], width: float) -> int:
+    from scipy.special import stdtrit
+
+    quantile = float(stdtrit(len(pilot) - 1, 0.5 + CONFIDENCE / 2))
+    return math.ceil((quantile * deviation(pilot) / width) ** 2)
 
 
 def deviation(values: Sequence[float]) -> float:

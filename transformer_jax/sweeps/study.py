@@ -37,6 +37,7 @@ from transformer_jax.sweeps.contrasts import Declared, check_contrasts
 from transformer_jax.sweeps.contrasts import Interaction as Interaction
 from transformer_jax.sweeps.equal_sizes import EqualParameters
 from transformer_jax.sweeps.figures import Figure, check_figures
+from transformer_jax.sweeps.statistics import PILOT
 from transformer_jax.sweeps.steps_to import COSTS, Target, target_of
 from transformer_jax.tasks.task import TRAIN, Task, declared, training_metrics
 from transformer_jax.trust import own
@@ -275,6 +276,7 @@ class Study:
         brought = [one for axis in axes.values() for one in axis.contrasts]
         brought = [one for one in brought if (one.axis, frozenset((one.a, one.b))) not in pairs]
         object.__setattr__(self, "contrasts", (*self.contrasts, *brought))
+        self._check_precision()
         check_contrasts(self.contrasts, self.reference_variant, {name: list(axes[name].values) for name in axes})
         check_figures(self.figures, {a.name: a.values if isinstance(a, Axis) else () for a in self.axes})
         if self.equal_sizes is not None:
@@ -295,6 +297,19 @@ class Study:
                 )
             if taken := sorted({*equal.fields}.intersection(*[set().union(*axis.values.values())])):
                 raise ConfigError(f"equal_parameters: axis '{axis.name}' cannot set {taken[0]}, which is computed")
+
+    def _check_precision(self) -> None:
+        for name, width in self.precision.items():
+            if name not in [metric.name for metric in self.metrics]:
+                raise ConfigError(
+                    f"precision: the study has no metric '{name}'{nearest(name, [m.name for m in self.metrics])}"
+                )
+            if not (math.isfinite(width) and width > 0):
+                raise ConfigError(f"precision: '{name}': {width} is not a width above 0")
+        if self.precision and self.max_seeds < (pilot := max(PILOT, len(self.seeds))):
+            raise ConfigError(f"max_seeds={self.max_seeds}: the first stage has {pilot} seeds already")
+        if self.precision and (self.pretraining is not None or any(isinstance(axis, Range) for axis in self.axes)):
+            raise ConfigError("precision: cannot be had in a study with a pretraining or a range; list the seeds")
 
     def _check_equal_flops(self) -> None:
         for axis in self.axes:
@@ -387,6 +402,12 @@ class Study:
             raise ConfigError(
                 f"metric '{metrics[0].name}' is the study's first, which ranks the variants: it needs 'max' or 'min'"
             )
+        for metric in metrics:
+            if metric.name in self.precision and not metric.direction:
+                raise ConfigError(
+                    f"precision: metric '{metric.name}' has no direction, so no value of it is better; give 'max' or "
+                    "'min'"
+                )
         return dataclasses.replace(self, metrics=metrics)
 
     def metric_for_task(self, metric: Metric, task: Task, splits: Sequence[str] | None) -> Metric:

@@ -35,6 +35,8 @@ def declaration_of(study: Study) -> dict[str, Any]:
         "settings": dict(study.settings),
         "reference": dict(study.reference),
         "contrasts": recorded(study.contrasts),
+        "precision": dict(study.precision),
+        "max_seeds": study.max_seeds,
         "measures": study.measure is not None,
         "figures": [
             {"kind": type(figure).__name__, **dataclasses.asdict(figure)}
@@ -107,6 +109,8 @@ def _study(values: Mapping[str, Any], file: Path) -> Study:
         settings=dict(values["settings"]),
         reference=dict(values["reference"]),
         contrasts=from_record(values["contrasts"]),
+        precision=dict(values["precision"]),
+        max_seeds=int(values["max_seeds"]),
         measure=functools.partial(_cannot_measure, str(file)) if values["measures"] else None,
         figures=tuple(
             _FIGURES[figure["kind"]](**{name: value for name, value in figure.items() if name != "kind"})

@@ -79,7 +79,7 @@ def _ahead(effect: Effect, results: StudyResults) -> str:
         said = f"{first} gains on {other} by {size}"
     if effect.is_within_width:
         said += f", less than the declared {number_text(effect.width)}"
-    return f"{_where(effect)}{said}."
+    return f"{_where(effect)}{said}{_wider(effect)}."
 
 
 def _equal(effects: Sequence[Effect], metric: Metric, results: StudyResults) -> Iterator[str]:
@@ -100,7 +100,12 @@ def _undecided(effect: Effect, results: StudyResults) -> str:
     said += f" (p = {p_value_of(effect)})"
     seeds = effect.seeds_to_decide
     many = "more than 100 seeds" if seeds is None else f"about {_seeds(seeds)}"
-    return f"{said}; {many} would decide an effect of this size."
+    return f"{said}; {many} would decide an effect of this size{_wider(effect)}."
+
+
+def _wider(effect: Effect) -> str:
+    wider = f"; the interval is wider than the ± {number_text(effect.width)} asked for"
+    return wider if effect.is_wider else ""
 
 
 def _not_compared(effect: Effect, results: StudyResults) -> str:

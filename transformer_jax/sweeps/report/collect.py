@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_jax.builtin import studies
 from transformer_jax.checkpoints.workdir import CONFIG, lasting_differences, read_stored_config
@@ -18,15 +18,18 @@ from transformer_jax.config_file import load_config_dict
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.metrics_file import is_number
 from transformer_jax.sweeps.figures import number_of
+from transformer_jax.sweeps.precision import needed_seeds, planned_seeds, with_pilot
 from transformer_jax.sweeps.report.grid_from_results import absent_variants
 from transformer_jax.sweeps.report.variants import STATUSES, TrialResult, Variant
 from transformer_jax.sweeps.results import (
+    ASKED,
     RESULT,
     SPEC,
     STUDY,
     STUDY_FIELDS,
     TRIALS,
     Given,
+    changes_of,
     check_labels,
     given_of,
     is_running,
@@ -37,12 +40,19 @@ from transformer_jax.sweeps.results import (
 from transformer_jax.sweeps.search.search import SearchOptions
 from transformer_jax.sweeps.search.storage import recorded
 from transformer_jax.sweeps.study import INIT_FROM, Axis, Study, load_study
-from transformer_jax.sweeps.study_json import declared_study, with_code
+from transformer_jax.sweeps.study_json import declaration_of, declared_study, with_code
 from transformer_jax.sweeps.trials import Trial, grid_labels
 from transformer_jax.tasks.task import TASKS, Task
 from transformer_jax.trust import own
 
 logger = logging.getLogger(__name__)
+
+
+class Asked(NamedTuple):
+    """sha256: of the contrasts, metrics and widths at the first trial. changes: which of them are others now."""
+
+    sha256: str
+    changes: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +61,7 @@ class StudyResults:
 
     folder: the folder of the study, whose name is `name`. search: the search that has chosen the variants.
     code: the folder of the study if its study.py was run; None if the study is the recorded one.
+    asked: whether contrasts, metrics and widths are those of the first trial; None if it is not known.
     is_pretraining: `study` is the pretraining of the study in the folder. given: the command of the sweep; None
     if it was not started by the command.
     """
@@ -63,6 +74,7 @@ class StudyResults:
     is_pretraining: bool = False
     code: Path | None = None
     given: Given | None = None
+    asked: Asked | None = None
 
     @property
     def name(self) -> str:
@@ -159,19 +171,48 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
     _check_there_are_results(trials, study, folder, workdir)
     if pending := [trial.folder.name for trial in trials if trial.result is None]:
         logger.warning("%s: without a result yet, or it was deleted: %s", workdir / TRIALS, ", ".join(pending))
-    study = study.for_task(TASKS[trials[0].trial.config.task.name])
+    study = with_pilot(study.for_task(TASKS[trials[0].trial.config.task.name]))
     by_variant: dict[str, list[TrialResult]] = {}
     for trial in sorted(trials, key=lambda trial: _order(trial, study)):
         by_variant.setdefault(trial.trial.variant, []).append(trial)
     variants = tuple(Variant(of[0].trial.labels, tuple(of), study.seeds) for of in by_variant.values())
+    changes = changes_of(record, declaration_of(study))
     results = StudyResults(
-        study, folder, workdir, variants, recorded(workdir), bool(record.get("is_pretraining")), code, given_of(record)
+        study,
+        folder,
+        workdir,
+        variants,
+        recorded(workdir),
+        bool(record.get("is_pretraining")),
+        code,
+        given_of(record),
+        None if changes is None else Asked(record[ASKED].get("sha256", ""), changes),
     )
+    results = _with_second_stage(results) if study.precision else results
     for what in results.lost:
         logger.warning("%s; its numbers are missing from this report", what)
     for place in results.unscored:
         logger.warning("%s: is trained and not scored, or %s was lost; run the sweep again", place, RESULT)
     return results
+
+
+def _with_second_stage(results: StudyResults) -> StudyResults:
+    """Return the results with the seeds of both stages, if all trials of the first have ended."""
+    seeds = results.study.seeds
+    first = [trial for trial in results.trials if trial.trial.seed in seeds]
+    if any(trial.status not in ("finished", "diverged") for trial in first) or not all(
+        set(seeds) <= {trial.trial.seed for trial in variant.trials} for variant in results.variants
+    ):
+        return results
+
+    def values(labels: Mapping[str, str], metric: str) -> Mapping[int, float]:
+        variant = results.at(labels)
+        return {} if variant is None else variant.values(metric)
+
+    needed = needed_seeds(results.study, [variant.labels for variant in results.everywhere], values)
+    planned = planned_seeds(results.study, needed)
+    variants = tuple(dataclasses.replace(variant, seeds=planned) for variant in results.variants)
+    return dataclasses.replace(results, variants=variants)
 
 
 def _study_record(workdir: Path) -> dict[str, Any]:
@@ -192,6 +233,8 @@ def _loaded(folder: Path, workdir: Path, record: Mapping[str, Any]) -> Study:
         if study.pretraining is None:
             raise ConfigError(f"{workdir}: is of a pretraining, which the study in {folder} does not have now")
         study = study.pretraining
+    if isinstance(declaration, dict) and declaration.get("precision"):  # it may be that of flags
+        study = dataclasses.replace(study, precision=declaration["precision"], max_seeds=declaration["max_seeds"])
     if record.get("config") is None or not isinstance(declaration, dict):
         chosen = declaration.get("chosen") if isinstance(declaration, dict) else None
         return dataclasses.replace(study, chosen=chosen) if isinstance(chosen, dict) else study

@@ -19,6 +19,7 @@ from transformer_jax.sweeps.statistics import (
     mean_difference,
     seeds_to_find,
     smallest_effect,
+    two_stage_difference,
 )
 
 Verdict = Literal["ahead", "equal", "undecided", "not compared", ""]
@@ -100,6 +101,11 @@ class Effect:
         return abs(self.difference.mean) + self.difference.half_width <= self.width
 
     @property
+    def is_wider(self) -> bool:
+        """Whether the interval is wider than the study wants."""
+        return self.difference.half_width > self.width
+
+    @property
     def first_is_ahead(self) -> bool:
         """Whether the sign of the difference is in favour of the first variant."""
         return (self.difference.mean > 0) == (self.direction == "max")
@@ -140,8 +146,12 @@ def measured_difference(
     values = [variant.values(metric) for variant in variants]
     by_seed = difference_by_seed(terms, values)
     magnitude = max((math.fsum(abs(of[seed]) for of in values) for seed in by_seed), default=0.0)
-    differences = list(by_seed.values())
-    return mean_difference(differences, magnitude), deviation(differences)
+    pilot = [seed for seed in results.study.seeds if seed in by_seed]
+    differences = [by_seed[seed] for seed in (*pilot, *(seed for seed in by_seed if seed not in pilot))]
+    width = results.study.precision.get(metric)
+    if width is None or len(pilot) < len(results.study.seeds):
+        return mean_difference(differences, magnitude), deviation(differences)
+    return two_stage_difference(differences, len(pilot), width, magnitude), deviation(differences)
 
 
 def _effects_in(

@@ -13,7 +13,7 @@ from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.latex import TABLES
 from transformer_jax.sweeps.report.measurements import MEASUREMENTS
 from transformer_jax.sweeps.report.reproduction import command_note, sweep_command
-from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, notes, subject
+from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, asked, notes, subject
 from transformer_jax.sweeps.report.summary import CONTRASTS, RESULTS, SUMMARY, Row
 
 FIGURES = "figures"
@@ -27,6 +27,7 @@ def document(results: StudyResults, rows: list[Row], effects: list[Effect], figu
         escaped(subject(results)),
         answered(results, rows, effects),
         *([f"**{NOT_SHOWN}** {escaped(not_shown)}"] if (not_shown := results.study.not_shown) else []),
+        *([f"**{changed}**"] if (changed := escaped(asked(results))) else []),
         tables(results, rows, effects),
         "\n".join(f"- {escaped(note)}" for note in notes(results, rows, effects)),
         *(f"![{_alt(figure.alt)}]({FIGURES}/{figure.file})\n\n**{escaped(figure.title)}**" for figure in figures),

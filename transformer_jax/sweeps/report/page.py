@@ -28,7 +28,7 @@ from transformer_jax.sweeps.report.reproduction import (
     sweep_command,
     versions,
 )
-from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, notes, subject
+from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, asked, notes, subject
 from transformer_jax.sweeps.report.summary import Row
 from transformer_jax.sweeps.report.variants import TrialResult
 
@@ -52,7 +52,7 @@ def page(results: StudyResults, rows: list[Row], effects: list[Effect], figures:
         "main",
         element("h1", question),
         element("p", subject(results), class_="soft"),
-        *_section("Answer", *_answer(answer(results, rows, effects)), *_not_shown(results)),
+        *_section("Answer", *_answer(answer(results, rows, effects)), *_not_shown(results), *_changed(results)),
         _answer_table(results, rows),
         *(_section("Differences", _contrast_table(results, effects)) if effects else []),
         *_section("Figures", element("div", *map(_figure, figures), class_="figures")),
@@ -79,6 +79,11 @@ def _answer(sentences: Sequence[str]) -> list[Html]:
 def _not_shown(results: StudyResults) -> list[Html]:
     said = results.study.not_shown
     return [element("p", element("strong", NOT_SHOWN), f" {said}")] if said else []
+
+
+def _changed(results: StudyResults) -> list[Html]:
+    said = asked(results)
+    return [element("p", element("strong", said))] if said else []
 
 
 def _answer_table(results: StudyResults, rows: list[Row]) -> Html:

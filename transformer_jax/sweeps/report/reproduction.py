@@ -38,8 +38,17 @@ def sweep_command(results: StudyResults) -> str | None:
     if results.given is not None:
         study, workdir = results.given.study, results.given.workdir
         other = [f"--config={results.given.config}"] if results.given.config else []
-    flags = [f"--study={study}", f"--workdir={workdir}", *other, *_search_flags(results), *overrides]
+    flags = [f"--study={study}", f"--workdir={workdir}", *other, *_search_flags(results), *_until(results.study)]
+    flags += overrides
     return shlex.join(["transformer-jax", "sweep", *flags])
+
+
+def _until(study: Study) -> list[str]:
+    """Return the flags of the widths that the study wants."""
+    if not study.precision:
+        return []
+    widths = ", ".join(f"{name}: {width!r}" for name, width in study.precision.items())
+    return [f"--until={widths}", f"--max_seeds={study.max_seeds}"]
 
 
 def _override_flags(results: StudyResults) -> list[str] | None:

@@ -35,6 +35,15 @@ def subject(results: StudyResults) -> str:
     )
 
 
+def asked(results: StudyResults) -> str:
+    """Return a sentence if contrasts, metrics or widths were changed after the first trial; else nothing."""
+    if results.asked is None or not results.asked.changes:
+        return ""
+    names = {"contrasts": "contrasts", "metrics": "metrics", "precision": "widths"}
+    changed = " and ".join(names[name] for name in results.asked.changes)
+    return f"Changed after the first trial: {changed}. The answer may depend on results that were known by then."
+
+
 def notes(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect]) -> list[str]:
     """Return sentences that explain the answer and the tables."""
     fewest = min((len(variant.trials) for variant in results.variants), default=0)
@@ -67,10 +76,17 @@ def notes(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect])
             f"compared in the metric; the uncorrected p-value is in {SUMMARY}. {_COMMONLY}"
         )
     said += sentences_on_equal(results.study)
+    said += _stages(results)
+    if results.asked is not None and not results.asked.changes:
+        said.append(
+            f"Contrasts, metrics and widths are those declared before the first trial (sha256 "
+            f"{results.asked.sha256[:12]})."
+        )
     few = f"{fewest} {'seed says' if fewest == 1 else 'seeds say'} little" if fewest < 5 else "Few seeds say little"
     said.append(
-        f"{few} about small effects: intervals are wide. Intervals and p-values assume normally distributed values. A "
-        "difference that is not significant may still exist."
+        f"{few} about small effects: intervals are wide. Intervals and p-values assume normally distributed values, "
+        "and hold the noise of the seeds only, not that of a finite test set. A difference that is not significant may "
+        "still exist."
     )
     if not all(variant.is_complete for variant in results.variants):
         said.append(
@@ -82,6 +98,19 @@ def notes(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect])
             continue
         said.append(f"{variant} {f'is the same experiment as {same}' if same else 'has no trial here'}.")
     return said
+
+
+def _stages(results: StudyResults) -> list[str]:
+    study = results.study
+    if not study.precision:
+        return []
+    widths = "; ".join(amount(f"± {width:g}", name, results.task) for name, width in study.precision.items())
+    return [
+        f"The study asks for intervals of {widths}. The number of seeds is that of Stein's rule: it follows from the "
+        f"spread of the first {len(study.seeds)} seeds alone, and is at most {study.max_seeds}. Intervals and p-values "
+        "of these metrics have this spread; where the seeds do not suffice, they are those of Student's t over all "
+        "seeds."
+    ]
 
 
 def _axes_of(results: StudyResults) -> str:

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.host.files import json_text
+from transformer_jax.sweeps.contrasts import Term
 from transformer_jax.sweeps.report.collect import StudyResults
-from transformer_jax.sweeps.report.effects import Effect
+from transformer_jax.sweeps.report.effects import Effect, measured_difference
 from transformer_jax.sweeps.report.number_text import digits_apart
 from transformer_jax.sweeps.report.order import order
 from transformer_jax.sweeps.report.variants import NO_RESULT, NOT_BEGUN, Variant
-from transformer_jax.sweeps.statistics import Difference, Estimate, estimate, holm, paired_difference
+from transformer_jax.sweeps.statistics import Difference, Estimate, estimate, holm
 from transformer_jax.sweeps.steps_to import target_of
 
 RESULTS, SUMMARY, CONTRASTS = "results.csv", "summary.csv", "contrasts.csv"
@@ -56,7 +57,9 @@ def _rows_of_metric(results: StudyResults, metric: str) -> list[Row]:
     differences: list[Difference | None] = [
         None
         if reference is None or variant is reference
-        else paired_difference(variant.values(metric), reference.values(metric))
+        else measured_difference(
+            results, metric, (Term(1, variant.labels), Term(-1, reference.labels)), (variant, reference)
+        )[0]
         for variant in results.variants
     ]
     corrected = holm([math.nan if d is None else d.p_value for d in differences])

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.results import STUDY, STUDY_FIELDS, read_object
 from transformer_jax.sweeps.search.search import Listed, Search, SearchOptions, Space, check_options
 from transformer_jax.sweeps.search.storage import check_claim, record_search
+from transformer_jax.sweeps.search.two_stage import TwoStage
 from transformer_jax.sweeps.study import Study
 from transformer_jax.sweeps.trials import grid
 
@@ -30,6 +32,8 @@ def make_search(
       of another search.
     """
     check_options(options)
+    if study.precision and options.name != "grid":
+        raise ConfigError(f"--search={options.name}: a study with a precision needs --search=grid")
     check_claim(workdir, options)
     search = _made(Space(study, overrides), options, workdir, num_workers)
     record_search(workdir, options)
@@ -46,6 +50,8 @@ def _made(space: Space, options: SearchOptions, workdir: Path, num_workers: int)
         from transformer_jax.sweeps.search.tpe import Tpe
 
         return Tpe(space, options, workdir, num_workers, read_object(workdir / STUDY, STUDY_FIELDS)["study"])
+    if space.study.precision:
+        return TwoStage(space)
     found = grid(space.study, space.overrides)
     notes = [f"{name} is the same experiment as {other} and is not trained again" for name, other in found.same.items()]
     return Listed(found.trials, notes)
