@@ -32,9 +32,9 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
 
     Settings and values of axes keep only the fields that the config's architecture and task read. An axis whose values
     then are all alike is left out, unless it varies the pretraining, which stays as it is, or equal operations. So is a
-    metric that the task or the corpus lacks, and `equal_parameters` if the config reads none of its fields; a figure of it shows the first remaining metric, or is left out. If no
-    metric with a direction is left, `training.best_metric` is the first. `not_shown` is left out, since it is about the
-    study's own baseline.
+    metric that the task or the corpus lacks; a figure of it shows the first remaining metric, or is left out. If no
+    metric with a direction is left, `training.best_metric` is the first. `equal_parameters` is left out if the config
+    reads none of its fields, and `not_shown`, since it is about the study's own baseline.
 
     Args:
       spec: the config as given on the command line. config: of `read_baseline`. splits: of its corpus.
