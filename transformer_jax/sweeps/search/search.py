@@ -117,14 +117,18 @@ class Space:
     overrides: Mapping[str, Any]
 
     def check(self) -> None:
-        """Raise ConfigError for an axis or range that changes nothing, for invalid ends of ranges, and for a design."""
+        """Raise ConfigError for an axis or range that changes nothing, and for invalid ends of ranges."""
+        corners = tuple(_ends(axis) if isinstance(axis, Range) else axis for axis in self.study.axes)
+        grid(dataclasses.replace(self.study, axes=corners), self.overrides)
+
+    def check_draws(self) -> None:
+        """Raise ConfigError as `check`, and for a design, of which a search would draw only some steps."""
         if designs := [axis.name for axis in self.study.axes if isinstance(axis, Design)]:
             raise ConfigError(
                 f"axis '{designs[0]}' is a walk or leaves steps out: its steps are compared with each other, and a "
                 "search would run only some of them; use --search=grid"
             )
-        corners = tuple(_ends(axis) if isinstance(axis, Range) else axis for axis in self.study.axes)
-        grid(dataclasses.replace(self.study, axes=corners), self.overrides)
+        self.check()
 
     def trials(self, values: Mapping[str, Any]) -> list[Trial]:
         """Return the trials of a variant, one per seed.
