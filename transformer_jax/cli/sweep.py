@@ -231,12 +231,13 @@ def _stages(arguments: Arguments, folder: Path, defaults: Mapping[str, Any]) -> 
     given, prefix = arguments.overrides, f"{PRETRAINING}."
     own = {**defaults, **{name: value for name, value in given.items() if not name.startswith(prefix)}}
     of_first = {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
-    study, notes, spec = _with_precision(load_study(folder), arguments.flags), [], arguments.flags.config
+    study, notes, spec = load_study(folder), [], arguments.flags.config
     if study.pretraining is None and of_first:
         raise ConfigError(f"--{prefix}{next(iter(of_first))}: the study has no pretraining; leave it out")
     if spec:
         config = read_baseline(spec, own)
         study, notes = with_baseline(study, spec, config, load_source(config.data).split_names)
+    study = _with_precision(study, arguments.flags)
     stages = [_Stage(study, notes, own, False)]
     if study.pretraining is not None:
         stages.insert(0, _Stage(study.pretraining, [], {**defaults, **of_first}, True))

@@ -109,8 +109,8 @@ def _study(values: Mapping[str, Any], file: Path) -> Study:
         settings=dict(values["settings"]),
         reference=dict(values["reference"]),
         contrasts=from_record(values["contrasts"]),
-        precision=dict(values["precision"]),
-        max_seeds=int(values["max_seeds"]),
+        precision=dict(values.get("precision", {})),
+        max_seeds=int(values.get("max_seeds", Study.max_seeds)),
         measure=functools.partial(_cannot_measure, str(file)) if values["measures"] else None,
         figures=tuple(
             _FIGURES[figure["kind"]](**{name: value for name, value in figure.items() if name != "kind"})

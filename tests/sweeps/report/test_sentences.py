@@ -105,6 +105,16 @@ def test_equal_ones_are_together(workdir):
     ]
 
 
+def test_the_corrected_p_value_decides(workdir):
+    """The interval of heads 2 excludes 0, and its p-value is below 5 % only before the correction."""
+    score(workdir, METRIC, {"num_heads=2,norm=pre": (53.46, 55.6, 56.24), "num_heads=2,norm=post": (50.0, 53.0, 54.5)})
+    _, _, compared = found(workdir)
+    second = [effect for effect in compared if effect.metric == METRIC][1]
+    assert second.difference.p_value < 0.05 < second.corrected
+    assert second.difference.half_width < second.difference.mean
+    assert second.verdict == "undecided"
+
+
 def test_a_difference_below_the_width_is_named(workdir):
     results, rows, compared = found(workdir, precision={METRIC: 60.0})
     assert answer(results, rows, compared)[0].endswith("(p = 3.4e-05), less than the declared 60.00.")

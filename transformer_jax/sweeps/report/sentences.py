@@ -85,8 +85,8 @@ def notes(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect])
     few = f"{fewest} {'seed says' if fewest == 1 else 'seeds say'} little" if fewest < 5 else "Few seeds say little"
     said.append(
         f"{few} about small effects: intervals are wide. Intervals and p-values assume normally distributed values, "
-        "and hold the noise of the seeds only, not that of a finite test set. A difference that is not significant may "
-        "still exist."
+        "and hold the noise of the seeds only, not that of a finite test set. A "
+        "difference that is not significant may still exist."
     )
     if not all(variant.is_complete for variant in results.variants):
         said.append(
