@@ -44,6 +44,9 @@ def python_blocks(page):
 
 def check_study(names):
     assert len(grid(names["STUDY"], {}).trials) == 4 * 3
+    assert len(grid(names["WALK"], {}).trials) == (4 + 2) * 3
+    sizes = {trial.labels["size"]: trial.config.model.emb_dim for trial in grid(names["TWO_SIZES"], {}).trials}
+    assert sizes == {"small": 64, "large": 128}
 
 
 def check_model(names):

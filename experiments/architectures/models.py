@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Widths, and updates of the encoder-decoder. The other widths give as many parameters as the encoder-decoder has.
+    """Width of the embeddings, and updates of the encoder-decoder. `Study.equal_parameters` sizes the other models.
 
     tokens_per_batch: of the encoder-decoder. shares: updates of every other variant, as a fraction of the
       encoder-decoder's; they follow from the operations of a step (`tasks.flops`), and of `causal` and `prefix` from
@@ -16,9 +16,6 @@ class Size:
 
     emb_dim: int
     num_heads: int
-    decoder_mlp_dim: int
-    lstm_dim: int
-    attention_lstm_dim: int
     tokens_per_batch: int
     num_train_steps: int
     warmup_steps: int
@@ -29,9 +26,6 @@ class Size:
 SMALL = Size(
     emb_dim=64,
     num_heads=4,
-    decoder_mlp_dim=320,
-    lstm_dim=132,
-    attention_lstm_dim=77,
     tokens_per_batch=1024,
     num_train_steps=600,
     warmup_steps=50,
@@ -41,9 +35,6 @@ SMALL = Size(
 LARGE = Size(
     emb_dim=256,
     num_heads=8,
-    decoder_mlp_dim=1280,
-    lstm_dim=525,
-    attention_lstm_dim=305,
     tokens_per_batch=8192,
     num_train_steps=5000,
     warmup_steps=500,
@@ -71,17 +62,15 @@ def models(size: Size) -> dict[str, dict[str, object]]:
         # A row holds source and target, so a batch of about as many pairs has twice the tokens.
         return {"data.max_length": 128} | training("decoder", size.shares[share], 2 * size.tokens_per_batch)
 
-    transformer = {"model.mlp_dim": 4 * size.emb_dim, "model.num_heads": size.num_heads}
+    transformer = {"model.num_heads": size.num_heads}
     decoder = transformer | {
         "model.architecture": "decoder_only",
         "model.num_encoder_layers": 6,  # not read; the default
         "model.num_decoder_layers": 4,
-        "model.mlp_dim": size.decoder_mlp_dim,
     }
     recurrent = {
         "model.architecture": "recurrent",
         # Not read; these are the defaults.
-        "model.mlp_dim": 4 * size.emb_dim,
         "model.num_heads": 8,
         "model.norm_position": "post",
         "model.cell": "lstm",
@@ -97,9 +86,6 @@ def models(size: Size) -> dict[str, dict[str, object]]:
         "prefix": decoder | prefix | decoder_training("pairs"),
         "causal_equal_flops": decoder | causal | decoder_training("flops"),
         "prefix_equal_flops": decoder | prefix | decoder_training("flops"),
-        "lstm": recurrent | {"model.hidden_dim": size.lstm_dim} | training("recurrent", size.shares["lstm"]),
-        "lstm_attention": recurrent
-        | attention
-        | {"model.hidden_dim": size.attention_lstm_dim}
-        | training("recurrent", size.shares["lstm_attention"]),
+        "lstm": recurrent | training("recurrent", size.shares["lstm"]),
+        "lstm_attention": recurrent | attention | training("recurrent", size.shares["lstm_attention"]),
     }

@@ -40,7 +40,9 @@ def study(size):
             "template in training."
         ),
         axes=(Axis("model", models(size)),),
+        equal_parameters=("model.mlp_dim", "model.hidden_dim"),
         settings={
+            "model.mlp_dim": 4 * size.emb_dim,  # of the encoder-decoder, and the default, since LSTMs do not read it
             "model.vocab_size": 1000,
             "data.num_eval_pairs": 500,
             "data.num_buckets": 4,

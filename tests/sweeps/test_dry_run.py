@@ -24,7 +24,7 @@ STUDY = Study(
 
 
 def test_minutes():
-    cost = Cost(parameters=10, flops=1e9, num_shapes=3, compile_seconds=20.0, step_seconds=0.5)
+    cost = Cost(parameters=10, operations=1e9, of_optimizer=150, num_shapes=3, compile_seconds=20.0, step_seconds=0.5)
     assert cost.minutes(120) == pytest.approx(2.0)
     study = Study("?", "quickstart", (over("model.num_heads", 1, 2),), (Metric("test/loss"),), seeds=(0, 1))
     trials = grid(study, {"training.num_train_steps": "120", "optimizer.warmup_steps": "9"}).trials
@@ -48,8 +48,11 @@ def test_a_dry_run_measures_each_program_and_writes_nothing(tmp_path, monkeypatc
     assert re.search(rf"in {programs} programs; about \d+ minutes of training", out)
     shared = "norm_position=pre,beam_size=2 is trained by norm_position=pre,beam_size=1\n"
     assert (shared in out) == (not flags)
-    [first, *_] = re.findall(r"norm_position=\w+,beam_size=\d +│ +(\d) +│ +(\d) +│ +([\d,]+) │ +(\S+) │ +8 ", out)
+    [first, *_] = re.findall(
+        r"norm_position=\w+,beam_size=\d +│ +(\d) +│ +(\d) +│ +([\d,]+) │ +(\S+) │ +(\S+) │ +8 ", out
+    )
     assert first[:2] == ("3", "1")
     assert int(first[2].replace(",", "")) > 5000
     assert float(first[3]) > 1e5
+    assert 10 < float(first[4]) / int(first[2].replace(",", "")) < 30  # of Adam and clipping, per parameter
     assert sorted(folder.rglob("*")) == before

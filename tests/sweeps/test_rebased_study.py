@@ -79,6 +79,15 @@ def test_a_field_stays_if_the_study_makes_the_choice_that_reads_it():
         adapted(study(axes=(widths,)))
 
 
+def test_sizes_stay_equal_if_the_config_reads_a_field_of_them():
+    found, notes = adapted(study(equal_parameters=("model.hidden_dim", "model.mlp_dim")))
+    assert found.equal_sizes.fields == ("model.hidden_dim", "model.mlp_dim")
+    assert not [note for note in notes if "equal_parameters" in note]
+    found, notes = adapted(study(equal_parameters="model.hidden_dim"))
+    assert found.equal_sizes is None
+    assert "left out: equal_parameters of model.hidden_dim" in notes
+
+
 def test_a_study_of_translations_alone_ranks_by_the_loss():
     found, _ = adapted(study(metrics=(Metric("test/sacrebleu"), Metric("test/over_length"))))
     assert [(metric.name, metric.direction) for metric in found.metrics] == [("valid/loss", "min")]

@@ -361,9 +361,11 @@ def _stages(arguments: Arguments, folder: Path, defaults: Mapping[str, Any]) -> 
     """
     from transformer_jax.data.sources import load_source
     from transformer_jax.sweeps.axis_defaults import notes_on_axes
+    from transformer_jax.sweeps.equal_notes import notes_on_equal
     from transformer_jax.sweeps.rebased_study import read_baseline, with_baseline
     from transformer_jax.sweeps.search.search import Space
     from transformer_jax.sweeps.study import load_study
+    from transformer_jax.sweeps.trials import with_chosen
     from transformer_jax.tasks.task import TASKS
 
     given, prefix = arguments.overrides, f"{PRETRAINING}."
@@ -381,9 +383,11 @@ def _stages(arguments: Arguments, folder: Path, defaults: Mapping[str, Any]) -> 
         stages.insert(0, _Stage(study.pretraining, [], {**defaults, **of_first}, True))
     result = []
     for stage in stages:
+        stage = stage._replace(study=with_chosen(stage.study, stage.overrides))
         first = Space(stage.study, stage.overrides).first()
         of_task = stage.study.for_task(TASKS[first.task.name], load_source(first.data).split_names)
-        result.append(stage._replace(study=of_task, notes=[*stage.notes, *notes_on_axes(of_task, stage.overrides)]))
+        notes = [*stage.notes, *notes_on_equal(of_task, stage.overrides), *notes_on_axes(of_task, stage.overrides)]
+        result.append(stage._replace(study=of_task, notes=notes))
     return result
 
 

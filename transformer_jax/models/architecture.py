@@ -86,6 +86,13 @@ class Architecture(abc.ABC):
         """
         return None
 
+    def hidden_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int:
+        """Return the part of `train_flops` for pairs of a query and a key that the mask hides in any text.
+
+        Here 0. Padding, and the pairs between texts in a row, depend on the texts and are not hidden here.
+        """
+        return 0
+
     def activation_bytes(
         self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1
     ) -> int | None:

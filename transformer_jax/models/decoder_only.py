@@ -84,6 +84,9 @@ class DecoderOnlyArchitecture(Architecture):
     def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int], head: int | None = None) -> int:
         return flops.train_flops(config, flops.decoder_only_stacks(config, rows, widths), head)
 
+    def hidden_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int:
+        return flops.hidden_flops(config, flops.decoder_only_stacks(config, rows, widths))
+
     def activation_bytes(self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1) -> int:
         return flops.activation_bytes(config, flops.decoder_only_stacks(config, rows, widths), loss_chunks)
 

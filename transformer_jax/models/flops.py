@@ -78,6 +78,17 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost], head: int | No
     return 3 * total
 
 
+def hidden_flops(config: ModelConfig, causal: Sequence[StackCost]) -> int:
+    """Return the part of `train_flops` for pairs of a query and a later key, which a causal mask hides: of T keys,
+    (T - 1) / 2 on average.
+
+    Args:
+      causal: the stacks whose self-attention is causal.
+    """
+    costs = _costs(config.resolved())
+    return 3 * sum(stack.num_layers * stack.tokens * (stack.length - 1) // 2 * costs.attend for stack in causal)
+
+
 def _patches(config: ModelConfig, rows: int) -> int:
     """Return the operations of the vectors of patches; 0 if the model reads tokens."""
     if config.inputs == "tokens":

@@ -17,8 +17,9 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import BatchShape, TrainingBatches
 from transformer_jax.host.terminal import doing, render_table, say
 from transformer_jax.sweeps.trials import Trial, groups
-from transformer_jax.tasks.flops import step_flops
+from transformer_jax.tasks.flops import step_operations
 from transformer_jax.tasks.task import param_shapes
+from transformer_jax.training.optimizer_flops import optimizer_flops
 from transformer_jax.training.set_up import set_up
 
 _MEASURED_STEPS = 5
@@ -27,12 +28,14 @@ _MEASURED_STEPS = 5
 class Cost(NamedTuple):
     """The cost of training one trial.
 
-    parameters: their number. flops: floating-point operations of an average step; None if they are not counted.
-    num_shapes: batch shapes, each of which is compiled. compile_seconds: of one shape. step_seconds: of one step.
+    parameters: their number. operations: of an average step, see `tasks.flops.step_operations`; None if they are not
+    counted. of_optimizer: those of an update of the parameters. num_shapes: batch shapes, each of which is compiled.
+    compile_seconds: of one shape. step_seconds: of one step.
     """
 
     parameters: int
-    flops: float | None
+    operations: float | None
+    of_optimizer: int
     num_shapes: int
     compile_seconds: float
     step_seconds: float
@@ -107,7 +110,8 @@ def measure(config: ExperimentConfig, folder: Path) -> Cost:
     first, *others = seconds
     step_seconds = sorted(others)[len(others) // 2]
     parameters = sum(leaf.size for leaf in jax.tree.leaves(param_shapes(config)))
-    return Cost(parameters, _flops(config, counts), len(counts), max(first - step_seconds, 0.0), step_seconds)
+    operations, of_optimizer = _operations(config, counts), optimizer_flops(config)
+    return Cost(parameters, operations, of_optimizer, len(counts), max(first - step_seconds, 0.0), step_seconds)
 
 
 def _shapes(plan: TrainingBatches, num_steps: int) -> collections.Counter[BatchShape]:
@@ -115,14 +119,14 @@ def _shapes(plan: TrainingBatches, num_steps: int) -> collections.Counter[BatchS
     return collections.Counter(plan.shape(step) for step in range(min(num_steps, plan.batches_per_epoch)))
 
 
-def _flops(config: ExperimentConfig, counts: collections.Counter[BatchShape]) -> float | None:
+def _operations(config: ExperimentConfig, counts: collections.Counter[BatchShape]) -> float | None:
     """Return the average operations of a step; None if the architecture does not count them."""
     total = 0
     for shape, count in counts.items():
-        flops = step_flops(config, shape.rows, dict(shape.widths))
-        if flops is None:
+        operations = step_operations(config, shape.rows, dict(shape.widths))
+        if operations is None:
             return None
-        total += count * flops
+        total += count * operations
     return total / counts.total()
 
 
@@ -132,7 +136,8 @@ def print_plan(trials: Sequence[Trial], programs: Sequence[Program], notes: Sequ
 
     of_trial = {trial.name: (number, p) for number, p in enumerate(programs, 1) for trial in p.trials}
     table = Table("variant", title=None)
-    for heading in ("trials", "program", "parameters", "FLOPs per step", "steps", "FLOPs", "minutes per trial"):
+    per_step = "FLOPs per step", "of the optimizer"
+    for heading in ("trials", "program", "parameters", *per_step, "steps", "FLOPs", "minutes per trial"):
         table.add_column(heading, justify="right")
     variants: dict[str, list[Trial]] = {}
     for trial in trials:
@@ -140,17 +145,17 @@ def print_plan(trials: Sequence[Trial], programs: Sequence[Program], notes: Sequ
     for variant, of_variant in variants.items():
         first, count = of_variant[0], str(len(of_variant))
         if first.trained_by is not None:
-            table.add_row(variant, count, "", "", "", "", "", "0")
+            table.add_row(variant, count, *[""] * 6, "0")
             notes = [*notes, f"{variant} is trained by {first.trained_by.rpartition(',')[0]}"]
             continue
         number, program = of_trial[first.name]
         cost, steps = program.cost, first.config.training.num_train_steps
-        flops = "not counted", "not counted"
-        if cost.flops is not None:
-            flops = f"{cost.flops:.3g}", f"{cost.flops * steps:.3g}"
+        of_step, of_all = "not counted", "not counted"
+        if cost.operations is not None:
+            of_step, of_all = f"{cost.operations:.3g}", f"{cost.operations * steps:.3g}"
         table.add_row(
-            *(variant, count, str(number), f"{cost.parameters:,}", flops[0], f"{steps:,}", flops[1]),
-            f"{cost.minutes(steps):.1f}",
+            *(variant, count, str(number), f"{cost.parameters:,}", of_step, f"{cost.of_optimizer:.3g}", f"{steps:,}"),
+            *(of_all, f"{cost.minutes(steps):.1f}"),
         )
     print(render_table(table))
     for note in notes:

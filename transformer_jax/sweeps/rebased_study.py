@@ -33,8 +33,8 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
     Settings and values of axes keep only the fields that the config's architecture and task read. An axis whose values
     then are all alike is left out, unless it varies the pretraining, which stays as it is, or equal operations. So is a
     metric that the task or the corpus lacks; a figure of it shows the first remaining metric, or is left out. If no
-    metric with a direction is left, `training.best_metric` is the first. `not_shown` is left out, since it is about the
-    study's own baseline.
+    metric with a direction is left, `training.best_metric` is the first. `equal_parameters` is left out if the config
+    reads none of its fields, and `not_shown`, since it is about the study's own baseline.
 
     Args:
       spec: the config as given on the command line. config: of `read_baseline`. splits: of its corpus.
@@ -45,7 +45,9 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
             f"--config={spec}: the study measures task.name={' or '.join(map(repr, study.tasks))}, not "
             f"'{config.task.name}'"
         )
-    lacking = _lacking(study, config)
+    lacking = _lacking(study, config, _fields(study))
+    sizes = () if study.equal_sizes is None else study.equal_sizes.fields
+    unsized = bool(sizes) and _lacking(study, config, set(sizes)) == set(sizes)
     axes, idle = [], []
     varied_before = set() if study.pretraining is None else {axis.name for axis in study.pretraining.axes}
     budgets = set(study.equal_flops) if isinstance(study.equal_flops, Mapping) else set()
@@ -70,13 +72,17 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
         reference={name: value for name, value in study.reference.items() if name in remaining},
         contrasts=contrasts_among(study.contrasts, remaining),
         precision={m.name: study.precision[m.name] for m in metrics if m.name in study.precision},
+        equal_parameters=() if unsized else study.equal_parameters,
         equal_flops=_equal_flops(study, remaining),
         figures=_figures(study, config, splits, metrics[0].name, remaining),
         not_shown="",
     )
     notes = [
         f"left out: {kind} {', '.join(names)}"
-        for kind, names in (("fields", sorted(lacking)), ("axes", idle), ("metrics", unknown))
+        for kind, names in (
+            *(("fields", sorted(lacking)), ("axes", idle), ("metrics", unknown)),
+            ("equal_parameters of", sizes if unsized else ()),
+        )
         if names
     ]
     return Adapted(adapted, notes)
@@ -107,11 +113,16 @@ def _absolute(spec: str) -> str:
     return spec if builtin.configs().get(name) == file else f"{file.absolute()}{colon}{argument}"
 
 
-def _lacking(study: Study, config: ExperimentConfig) -> set[str]:
-    """Return the fields of the study that the config does not read, because of a choice that the study leaves alone."""
+def _fields(study: Study) -> set[str]:
+    """Return the fields that settings and axes of the study set."""
     values = [study.settings, *(of for axis in study.axes if isinstance(axis, Axis) for of in axis.values.values())]
-    fields = {name for of in values for name in of} | {axis.field for axis in study.axes if isinstance(axis, Range)}
-    return {name for name, chooser in unread_by(config).items() if name in fields and chooser not in fields}
+    return {name for of in values for name in of} | {axis.field for axis in study.axes if isinstance(axis, Range)}
+
+
+def _lacking(study: Study, config: ExperimentConfig, fields: set[str]) -> set[str]:
+    """Return the fields that the config does not read, because of a choice that the study leaves alone."""
+    chosen = _fields(study)
+    return {name for name, chooser in unread_by(config).items() if name in fields and chooser not in chosen}
 
 
 def _kept(values: Mapping[str, Any], lacking: set[str]) -> dict[str, Any]:

@@ -35,8 +35,10 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.contrasts import Contrast as Contrast
 from transformer_jax.sweeps.contrasts import Declared, check_contrasts
 from transformer_jax.sweeps.contrasts import Interaction as Interaction
+from transformer_jax.sweeps.equal_sizes import EqualParameters
 from transformer_jax.sweeps.figures import Figure, check_figures
 from transformer_jax.sweeps.statistics import PILOT
+from transformer_jax.sweeps.steps_to import COSTS, Target, target_of
 from transformer_jax.tasks.task import TRAIN, Task, declared, training_metrics
 from transformer_jax.trust import own
 
@@ -64,6 +66,7 @@ RESERVED_NAMES = frozenset(
             "step",
             "value",
         ),
+        "not_reached",
         *("verdict", "declared_width", "seeds_to_decide", "smallest_effect"),
     }
 )
@@ -90,6 +93,11 @@ class Axis:
         for name in (self.name, *self.values):
             if not _NAME.fullmatch(name):
                 raise ConfigError(f"axis '{self.name}': '{name}' is not a name of letters, digits, '_', '.' and '-'")
+
+    @property
+    def contrasts(self) -> tuple[Contrast, ...]:
+        """The contrasts that the axis brings; only a `designs.Design` has some."""
+        return ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,6 +166,26 @@ class Metric:
         return self.name.rpartition("/")[0]
 
 
+def StepsTo(quantity: str, value: float, cost: str = "steps") -> Metric:
+    """Return the metric of the steps until a logged validation first reaches a value; see `sweeps.steps_to`.
+
+    A quantity reaches it when it is at most `value`, or at least, if higher values are better. A trial in which it
+    does not has no number, but more than its last validation.
+
+    Args:
+      quantity: logged by validations, such as `valid/loss`.
+      cost: `steps`; `flops` or `seconds`, as the log has them.
+    Raises: ConfigError for another cost, and for a value that is not finite.
+    """
+    target = Target(quantity, float(value), cost)
+    if cost not in COSTS or not math.isfinite(value) or target_of(target.name) != target:
+        raise ConfigError(
+            f"StepsTo('{quantity}', {value}, '{cost}'): expected SPLIT/NAME, a finite number and one of "
+            f"{', '.join(COSTS)}{nearest(cost, COSTS)}"
+        )
+    return Metric(target.name, "min")
+
+
 @dataclasses.dataclass(frozen=True)
 class Study:
     """A question and all that is needed to answer it.
@@ -171,21 +199,28 @@ class Study:
       reference: the variant that the others are compared with, as names of values by axis. Default: the first value of
         every axis.
       contrasts: the differences that answer the question, `Contrast` and `Interaction`. The name of an axis stands for
-        every value of it against the reference's. If there are any, variants are not all compared with the reference.
-        The other axes are conditions: the report has a sentence for each contrast under each of them.
+        every value of it against the reference's. `Walk` and `LeaveOneOut` bring theirs. If there are any, variants are
+        not all compared with the reference. The other axes are conditions: the report has a sentence for each contrast
+        under each of them.
       precision: half the width that the 95 % interval of every contrast is to have, by name of a metric with a
         direction. A sweep trains five seeds, and then as many as the widths need, at most `max_seeds`.
       max_seeds: most seeds of a study with a precision.
       measure: a function of study.py that measures further numbers of a trained trial.
       tasks: those that `measure` can measure; without any, it can measure all.
       figures: of the report.
+      equal_parameters: a field such as `model.mlp_dim`, which is set so that every variant has as many parameters as
+        the baseline variant, to 0.5 %. This is the reference; with contrasts, the variant with the reference's values
+        on their axes and the same conditions. Of a tuple of fields, the first that the variant reads. All parameters
+        count, as in the report's column; `EqualParameters(fields, embeddings=False)` leaves out tables.
       equal_flops: every variant trains with as many floating-point operations as the reference; the number of its steps
-        follows. Needs batches whose shape does not depend on the corpus, as with `data.batching=windows` and `rows`.
-        Names of values by axis, as `{"budget": "flops"}`: only the variants with these values.
+        follows; see `tasks.flops.step_operations`. If the shapes of batches depend on the corpus, it is tokenized
+        before the sweep. Names of values by axis, as `{"budget": "flops"}`: only the variants with these values.
       pretraining: a study of a first training. A trial starts from the checkpoint (`training.init_from`) of the trial
         that has its seed, and on every axis of that study its value. Axes of the same name have the same values.
       not_shown: what the question may suggest and the study does not show, as a noun phrase and further sentences. It
         follows the words "Not shown:" in the report.
+      chosen: values that follow from equal_parameters and equal_flops, by variant and field; `with_chosen` computes
+        them, and the sweep records them.
       folder: the folder of study.py; `load_study` sets it.
     """
 
@@ -202,9 +237,11 @@ class Study:
     measure: Measure | None = None
     tasks: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
+    equal_parameters: str | tuple[str, ...] | EqualParameters = ()
     equal_flops: bool | Mapping[str, str] = False
     pretraining: Study | None = None
     not_shown: str = ""
+    chosen: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     folder: Path = dataclasses.field(default_factory=lambda: _folder.get(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -235,15 +272,31 @@ class Study:
         if taken := sorted(RESERVED_NAMES.intersection(axis.name for axis in self.axes)):
             raise ConfigError(f"axis '{taken[0]}': reports have a column of this name; choose another name")
         _check_values("reference", self.reference, axes)
+        pairs = {(one.axis, frozenset((one.a, one.b))) for one in self.contrasts if isinstance(one, Contrast)}
+        brought = [one for axis in axes.values() for one in axis.contrasts]
+        brought = [one for one in brought if (one.axis, frozenset((one.a, one.b))) not in pairs]
+        object.__setattr__(self, "contrasts", (*self.contrasts, *brought))
         self._check_precision()
         check_contrasts(self.contrasts, self.reference_variant, {name: list(axes[name].values) for name in axes})
         check_figures(self.figures, {a.name: a.values if isinstance(a, Axis) else () for a in self.axes})
+        if self.equal_sizes is not None:
+            self._check_equal_parameters(self.equal_sizes)
         if self.equal_flops:
             if isinstance(self.equal_flops, Mapping):
                 _check_values("equal_flops", self.equal_flops, axes)
             self._check_equal_flops()
         if self.pretraining is not None:
             self._check_pretraining(self.pretraining)
+
+    def _check_equal_parameters(self, equal: EqualParameters) -> None:
+        equal.check()
+        for axis in self.axes:
+            if isinstance(axis, Range):
+                raise ConfigError(
+                    f"equal_parameters: the range '{axis.field}' has no baseline variant; use an Axis of named values"
+                )
+            if taken := sorted({*equal.fields}.intersection(*[set().union(*axis.values.values())])):
+                raise ConfigError(f"equal_parameters: axis '{axis.name}' cannot set {taken[0]}, which is computed")
 
     def _check_precision(self) -> None:
         for name, width in self.precision.items():
@@ -359,6 +412,8 @@ class Study:
 
     def metric_for_task(self, metric: Metric, task: Task, splits: Sequence[str] | None) -> Metric:
         """Return one metric with its direction; arguments and errors as in `for_task`."""
+        if (target := target_of(metric.name)) is not None:
+            return _checked_target(metric, target, task)
         spec = declared(task, metric.name)
         if metric.split == TRAIN:
             _check_metric(metric, [known.name for known in training_metrics(task)])
@@ -386,6 +441,19 @@ class Study:
         """Names of values by axis of the variant that the others are compared with; a `Range` has none."""
         first = {axis.name: next(iter(axis.values)) for axis in self.axes if isinstance(axis, Axis)}
         return first | dict(self.reference)
+
+    @property
+    def equal_sizes(self) -> EqualParameters | None:
+        """`equal_parameters` as an object; None if sizes are not equalised."""
+        if isinstance(self.equal_parameters, EqualParameters):
+            return self.equal_parameters
+        fields = (self.equal_parameters,) if isinstance(self.equal_parameters, str) else tuple(self.equal_parameters)
+        return EqualParameters(fields) if fields else None
+
+    def baseline_variant(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """Return the variant that has as many parameters as this one with `equal_parameters`."""
+        compared = {one if isinstance(one, str) else one.axis for one in self.contrasts} or labels
+        return {axis: self.reference_variant[axis] if axis in compared else of for axis, of in labels.items()}
 
     def has_equal_flops(self, labels: Mapping[str, str]) -> bool:
         """Return whether the number of a variant's steps follows from the operations of the reference."""
@@ -461,6 +529,19 @@ def load_study(folder: Path) -> Study:
     if not isinstance(study, Study):
         raise ConfigError(f"{file}: does not define STUDY, a transformer_jax.sweeps.study.Study")
     return study
+
+
+def _checked_target(metric: Metric, target: Target, task: Task) -> Metric:
+    """Return the metric of `StepsTo`; raise ConfigError if no validation logs its quantity with a direction."""
+    logged = [f"valid/{spec.name}" for spec in task.metrics if spec.logged and spec.direction]
+    if target.quantity not in logged:
+        raise ConfigError(
+            f"metric '{metric.name}': '{target.quantity}' is not a quantity that validations log and that has a "
+            f"direction: {', '.join(logged)}{nearest(target.quantity, logged)}"
+        )
+    if metric.direction == "max":
+        raise ConfigError(f"metric '{metric.name}', 'max': fewer {target.cost} are better; leave the direction out")
+    return dataclasses.replace(metric, direction="min")
 
 
 def _check_metric(metric: Metric, known: Sequence[str]) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 from transformer_jax.config import outside_parts
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.sweeps.contrasts import from_record, recorded
+from transformer_jax.sweeps.designs import Design
+from transformer_jax.sweeps.equal_sizes import EqualParameters
 from transformer_jax.sweeps.figures import Curves, CustomFigure, MetricByAxis, MetricByBin, MetricByVariant
 from transformer_jax.sweeps.study import NOWHERE, Axis, Metric, Range, Study
 from transformer_jax.trust import UntrustedError, check, reading
@@ -42,7 +44,9 @@ def declaration_of(study: Study) -> dict[str, Any]:
             if not isinstance(figure, CustomFigure)
         ],
         "custom_figures": [figure.title for figure in study.figures if isinstance(figure, CustomFigure)],
+        "equal_parameters": None if study.equal_sizes is None else dataclasses.asdict(study.equal_sizes),
         "equal_flops": _plain(study.equal_flops),
+        "chosen": {variant: dict(fields) for variant, fields in study.chosen.items()},
         "pretraining": None if study.pretraining is None else declaration_of(study.pretraining),
         "not_shown": study.not_shown,
     }
@@ -99,7 +103,7 @@ def _study(values: Mapping[str, Any], file: Path) -> Study:
     return Study(
         question=str(values["question"]),
         baseline=str(values["baseline"]),
-        axes=tuple(Range(**axis) if "field" in axis else Axis(**axis) for axis in values["axes"]),
+        axes=tuple(map(_axis, values["axes"])),
         metrics=tuple(Metric(**metric) for metric in values["metrics"]),
         seeds=tuple(map(int, values["seeds"])),
         settings=dict(values["settings"]),
@@ -112,11 +116,26 @@ def _study(values: Mapping[str, Any], file: Path) -> Study:
             _FIGURES[figure["kind"]](**{name: value for name, value in figure.items() if name != "kind"})
             for figure in values["figures"]
         ),
+        equal_parameters=_equal_parameters(values.get("equal_parameters")),
         equal_flops=_plain(values["equal_flops"]),
+        chosen={variant: dict(fields) for variant, fields in values.get("chosen", {}).items()},
         pretraining=None if first is None else declared_study(first, file),
         not_shown=str(values["not_shown"]),
         folder=NOWHERE,
     )
+
+
+def _axis(values: Mapping[str, Any]) -> Axis | Range:
+    if "field" in values:
+        return Range(**values)
+    if "pairs" not in values:
+        return Axis(**values)
+    pairs = tuple((a, b) for a, b in values["pairs"])
+    return Design(values["name"], values["values"], pairs, values["left_out"])
+
+
+def _equal_parameters(values: Mapping[str, Any] | None) -> EqualParameters | tuple[str, ...]:
+    return () if values is None else EqualParameters(tuple(values["fields"]), bool(values["embeddings"]))
 
 
 def _plain(equal_flops: bool | Mapping[str, str]) -> bool | dict[str, str]:

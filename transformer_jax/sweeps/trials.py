@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -11,6 +12,8 @@ from typing import Any, NamedTuple
 from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentConfig, walk
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.designs import Design
+from transformer_jax.sweeps.equal_sizes import size_for
 from transformer_jax.sweeps.study import INIT_FROM, SEED, STEPS, Axis, Range, Study, merged
 from transformer_jax.tasks.task import best_metric
 
@@ -80,12 +83,12 @@ def grid(study: Study, overrides: Mapping[str, Any] | None = None) -> Grid:
             )
     configs: dict[tuple[str, ...], ExperimentConfig] = {}
     problems = []
-    for labels in itertools.product(*(axis.values for axis in axes)):
-        named = {axis.name: label for axis, label in zip(axes, labels, strict=True)}
+    for named in grid_labels(study):
+        labels = tuple(named.values())
         try:
             configs[labels] = variant(study, named, {}, overrides)
         except ConfigError as error:
-            problems.append(f"{variant_name(named)}: {error}")
+            problems.append(f"{variant_name(named)}: {error}{_left_out(axes, named)}")
     if problems:
         raise ConfigError("\n".join(problems))
     if study.pretraining is not None and (same := grid(study.pretraining).same):
@@ -93,6 +96,8 @@ def grid(study: Study, overrides: Mapping[str, Any] | None = None) -> Grid:
         raise ConfigError(f"pretraining: the same experiment twice: {pairs}; leave the axis out of the pretraining")
     for number, axis in enumerate(axes):
         _check_axis(axis, number, configs)
+        if isinstance(axis, Design):
+            _check_steps(axis, number, configs)
     first: dict[tuple[ExperimentConfig, bool], str] = {}
     trials, same = [], {}
     for labels, config in configs.items():
@@ -163,14 +168,61 @@ def variant(
     Raises: ConfigError for an invalid config, and for one whose operations are not known if the study needs them.
     """
     texts = fields_of_variant(study, labels, drawn, overrides)
-    config = read_config(study.find_baseline(), texts)
-    if not study.has_equal_flops(labels):
-        return config
-    from transformer_jax.tasks.flops import steps_for_flops, training_flops
+    if drawn:
+        return read_config(study.find_baseline(), texts)
+    chosen = chosen_fields(study, labels, overrides)
+    return read_config(study.find_baseline(), texts | {name: str(value) for name, value in chosen.items()})
 
-    reference = variant(study, study.reference_variant, {}, overrides)
-    steps = steps_for_flops(config, training_flops(reference))
-    return read_config(study.find_baseline(), texts | {STEPS: str(steps)})
+
+def chosen_fields(
+    study: Study, labels: Mapping[str, str], overrides: Mapping[str, Any] | None = None
+) -> Mapping[str, Any]:
+    """Return the values of a variant that follow from `equal_parameters` and `equal_flops`, by field.
+
+    They are those of `study.chosen` if it has the variant. Arguments and errors as in `variant`.
+    """
+    if (known := study.chosen.get(variant_name(labels))) is not None:
+        return known
+    texts, baseline, chosen = fields_of_variant(study, labels, {}, overrides), study.find_baseline(), {}
+
+    def read(field: str, value: int) -> ExperimentConfig:
+        return read_config(baseline, texts | {name: str(of) for name, of in chosen.items()} | {field: str(value)})
+
+    if study.equal_sizes is not None and labels != (first := study.baseline_variant(labels)):
+        config, wanted = read_config(baseline, texts), study.equal_sizes.count(variant(study, first, {}, overrides))
+        if (found := size_for(study.equal_sizes, config, wanted, read)) is not None:
+            chosen[found[0]] = found[1]
+    if study.has_equal_flops(labels):
+        from transformer_jax.sweeps.planned_batches import planned_batches
+        from transformer_jax.tasks.flops import steps_for_operations, training_operations
+
+        reference = variant(study, study.reference_variant, {}, overrides)
+        config = read_config(baseline, texts | {name: str(of) for name, of in chosen.items()})
+        budget = training_operations(reference, planned_batches(reference))
+        chosen[STEPS] = steps_for_operations(config, budget, planned_batches(config))
+    return chosen
+
+
+def with_chosen(study: Study, overrides: Mapping[str, Any] | None = None) -> Study:
+    """Return the study with `chosen`, so that its configs need neither models nor the corpus any more.
+
+    Variants without a valid config are left out; `grid` names them. Arguments as in `variant`.
+    """
+    chosen: dict[str, Mapping[str, Any]] = {}
+    if study.equal_sizes is None and not study.equal_flops:
+        return study
+    for labels in grid_labels(study):
+        with contextlib.suppress(ConfigError):
+            chosen[variant_name(labels)] = chosen_fields(study, labels, overrides)
+    return dataclasses.replace(study, chosen=chosen)
+
+
+def grid_labels(study: Study) -> Iterator[dict[str, str]]:
+    """Yield every combination of the axes' values, in their order; none for a study with ranges."""
+    axes = [axis for axis in study.axes if isinstance(axis, Axis)]
+    if len(axes) == len(study.axes):
+        for values in itertools.product(*(axis.values for axis in axes)):
+            yield dict(zip((axis.name for axis in axes), values, strict=True))
 
 
 def fields_of_variant(
@@ -208,6 +260,35 @@ def _check_axis(axis: Axis, number: int, configs: Mapping[tuple[str, ...], Exper
             f"axis '{axis.name}' changes nothing: {', '.join(axis.values)} are the same experiment for all values of "
             "the other axes"
         )
+
+
+def _check_steps(design: Design, number: int, configs: Mapping[tuple[str, ...], ExperimentConfig]) -> None:
+    """Raise ConfigError for a step that gives the same config, for every choice on the other axes."""
+    for a, b in design.pairs:
+        pairs = [
+            (config, configs[(*labels[:number], b, *labels[number + 1 :])])
+            for labels, config in configs.items()
+            if labels[number] == a
+        ]
+        if all(config == other for config, other in pairs):
+            raise ConfigError(
+                f"step '{design.step_of(a, b)}' changes nothing: {a} and {b} are the same experiment; leave it out"
+            )
+
+
+def _left_out(axes: Sequence[Axis], labels: Mapping[str, str]) -> str:
+    """Return how a step can be left out of a design whose model is invalid without it; empty for other variants."""
+    steps = [axis.left_out[labels[axis.name]] for axis in axes if isinstance(axis, Design) if _lacks(axis, labels)]
+    if not steps:
+        return ""
+    return (
+        f"\n  the step '{steps[0]}' cannot be left out alone: list in its `drop` the steps or fields that need it, "
+        "which are then left out too"
+    )
+
+
+def _lacks(design: Design, labels: Mapping[str, str]) -> bool:
+    return labels[design.name] in design.left_out
 
 
 def program_key(config: ExperimentConfig) -> tuple[tuple[str, Any], ...]:

@@ -35,8 +35,10 @@ from transformer_jax.sweeps.results import (
     result_of,
 )
 from transformer_jax.sweeps.results_folder import corpus_of_run
+from transformer_jax.sweeps.steps_to import target_of
 from transformer_jax.sweeps.study import FILE, load_study
 from transformer_jax.sweeps.trials import Trial, starting_from
+from transformer_jax.tasks.task import TASKS, declared
 from transformer_jax.trust import command, trust_modules
 
 if TYPE_CHECKING:  # imports JAX
@@ -172,7 +174,8 @@ def _numbers(folder: Path, spec: Spec, trained: Path, outcome: TrainResult | Non
     """
     from transformer_jax.evaluation.table import print_table
 
-    lines = [line for line in metrics_file.read_lines(trained / metrics_file.NAME) if line["split"] == "train"]
+    log = metrics_file.read_lines(trained / metrics_file.NAME)
+    lines = [line for line in log if line["split"] == "train"]
     last = lines[-1] if lines else {}
     numbers: dict[str, Any] = {
         f"train/{name}": value for name, value in last.items() if name not in metrics_file.CLOCK_FIELDS
@@ -193,6 +196,10 @@ def _numbers(folder: Path, spec: Spec, trained: Path, outcome: TrainResult | Non
     }
     if missing := [name for name, value in numbers.items() if not math.isfinite(value)]:
         print(f"warning: {folder}: not finite, and so unknown: {', '.join(missing)}", file=sys.stderr)
+    for metric in spec.metrics:
+        if (target := target_of(metric.name)) is not None:
+            direction = declared(TASKS[spec.trial.config.task.name], target.quantity).direction
+            numbers[metric.name] = target.cost_of(log, direction)
     for metric in spec.metrics:
         if metric.name not in numbers:
             split = metric.name.rpartition("/")[0] + "/"

@@ -1,12 +1,14 @@
 """Floating-point operations of a training: of a step, of all steps, and the steps that a number of operations allows.
 
-They are those of the matrix products, padding included; see `models.flops.train_flops`.
+`step_flops` counts the matrix products in full, as `models.flops.train_flops`; training logs it. `step_operations`
+leaves out the pairs of a query and a key that a causal mask hides. It is the measure of equal operations.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import BatchShape, TrainingBatches
@@ -31,34 +33,61 @@ def step_flops(config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -
         return None
 
 
+def step_operations(config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> int | None:
+    """Return `step_flops` with only the keys that the mask of a query shows; padding counts as shown."""
+    flops = step_flops(config, rows, widths)
+    if flops is None:
+        return None
+    return flops - ARCHITECTURES[config.model.architecture].hidden_flops(config.model, rows, widths)
+
+
 def shapes_of(config: ExperimentConfig, plan: TrainingBatches) -> collections.Counter[BatchShape]:
     """Return how many of the training's steps have a batch of each shape."""
     return collections.Counter(plan.shape(step) for step in range(config.training.num_train_steps))
 
 
 def training_flops(config: ExperimentConfig, plan: TrainingBatches | None = None) -> int:
-    """Return the operations of all steps of a training.
+    """Return the operations of all steps of a training, as `step_flops`.
 
     Args:
       plan: its batches; may be left out if their shape follows from the config, see `fixed_shape`.
     Raises: ConfigError if the operations are not known.
     """
+    return _total(config, plan, step_flops)
+
+
+def training_operations(config: ExperimentConfig, plan: TrainingBatches | None = None) -> int:
+    """Return the operations of all steps of a training, as `step_operations`; arguments as in `training_flops`."""
+    return _total(config, plan, step_operations)
+
+
+_Count = Callable[[ExperimentConfig, int, Mapping[str, int]], int | None]
+
+
+def _total(config: ExperimentConfig, plan: TrainingBatches | None, count: _Count) -> int:
     if plan is None:
-        return config.training.num_train_steps * _counted(config, fixed_shape(config))
-    return sum(count * _counted(config, shape) for shape, count in shapes_of(config, plan).items())
+        return config.training.num_train_steps * _counted(config, fixed_shape(config), count)
+    return sum(number * _counted(config, shape, count) for shape, number in shapes_of(config, plan).items())
 
 
-def steps_for_flops(config: ExperimentConfig, flops: int | float, plan: TrainingBatches | None = None) -> int:
-    """Return the number of steps whose operations are closest to `flops`, at least 1.
+def steps_for_operations(config: ExperimentConfig, operations: int | float, plan: TrainingBatches | None = None) -> int:
+    """Return the number of steps whose `training_operations` are closest to `operations`, at least 1.
 
     Args:
-      plan: as in `training_flops`; of batches of several shapes, the average over an epoch counts.
+      plan: as in `training_flops`. The shapes of its batches are added in their order.
     Raises: ConfigError if the operations are not known.
     """
     if plan is None:
-        return max(round(flops / _counted(config, fixed_shape(config))), 1)
-    steps = range(plan.batches_per_epoch)
-    return max(round(flops * len(steps) / sum(_counted(config, plan.shape(step)) for step in steps)), 1)
+        return max(round(operations / _counted(config, fixed_shape(config), step_operations)), 1)
+    of_shape = functools.cache(lambda shape: _counted(config, shape, step_operations))
+    per_epoch = plan.batches_per_epoch
+    of_epoch = sum(of_shape(plan.shape(step)) for step in range(per_epoch))  # every epoch has the same shapes
+    epochs = int(operations // of_epoch)
+    total = epochs * of_epoch
+    steps = epochs * per_epoch
+    while total + (following := of_shape(plan.shape(steps))) - operations <= operations - total:
+        total, steps = total + following, steps + 1
+    return max(steps, 1)
 
 
 def fixed_shape(config: ExperimentConfig) -> BatchShape:
@@ -66,25 +95,34 @@ def fixed_shape(config: ExperimentConfig) -> BatchShape:
 
     Raises: ConfigError for any other batching, whose shapes depend on the lengths of the examples.
     """
-    data, task = config.data, TASKS[config.task.name]
-    widths = task.widths(config, data.max_length) if data.batching in ("windows", "rows") else None
-    if widths is None:
+    if not has_fixed_shape(config):
         raise ConfigError(
-            f"config: data.batching='{data.batching}' of task.name='{config.task.name}': the operations of a step are "
-            "known only with the corpus; use data.batching=windows or rows, or give the number of steps (`sweep "
-            "--dry_run` shows the operations)"
+            f"config: data.batching='{config.data.batching}' of task.name='{config.task.name}': the operations of a "
+            "step are known only with the corpus; use data.batching=windows or rows, or give the number of steps "
+            "(`sweep --dry_run` shows the operations)"
         )
+    data = config.data
+    widths = _widths(config) or {}
     if data.batching == "rows":
         return BatchShape(data.rows_per_batch, tuple(widths.items()))
     longest = max(widths.values())
     return BatchShape(data.tokens_per_batch // longest // data.row_multiple * data.row_multiple, tuple(widths.items()))
 
 
-def _counted(config: ExperimentConfig, shape: BatchShape) -> int:
-    flops = step_flops(config, shape.rows, dict(shape.widths))
-    if not flops:
+def has_fixed_shape(config: ExperimentConfig) -> bool:
+    """Return whether the shape of the training batches follows from the config; see `fixed_shape`."""
+    return config.data.batching in ("windows", "rows") and _widths(config) is not None
+
+
+def _widths(config: ExperimentConfig) -> Mapping[str, int] | None:
+    return TASKS[config.task.name].widths(config, config.data.max_length)
+
+
+def _counted(config: ExperimentConfig, shape: BatchShape, count: _Count) -> int:
+    operations = count(config, shape.rows, dict(shape.widths))
+    if not operations:
         raise ConfigError(
             f"config: the operations of model.architecture='{config.model.architecture}' with task.name="
             f"'{config.task.name}' are not counted; give the number of steps"
         )
-    return flops
+    return operations

@@ -8,7 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from transformer_jax.sweeps.contrasts import Contrast
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.effects import Effect
-from transformer_jax.sweeps.report.formatting import amount, estimate_of, metric_name, p_value_of, unfinished
+from transformer_jax.sweeps.report.formatting import (
+    amount,
+    estimate_of,
+    metric_name,
+    p_value_of,
+    unfinished,
+    without_number,
+)
 from transformer_jax.sweeps.report.number_text import interval, number_text, p_value
 from transformer_jax.sweeps.report.order import order
 from transformer_jax.sweeps.report.summary import Row
@@ -104,7 +111,8 @@ def _wider(effect: Effect) -> str:
 def _not_compared(effect: Effect, results: StudyResults) -> str:
     lost = {variant.name: unfinished(variant.counts) for variant in effect.variants if not variant.is_complete}
     why = "; ".join(f"{name}: {', '.join(of)}" for name, of in lost.items())
-    why = why or f"{metric_name(effect.metric, results.task)} is not finite"
+    unknown = [of for of in effect.variants if not all(map(math.isfinite, of.values(effect.metric).values()))]
+    why = why or "; ".join(f"{of.name}: {without_number(of, effect.metric, results.task)}" for of in unknown)
     return f"{_where(effect)}{_pair(effect)}: not compared ({why})."
 
 
@@ -142,7 +150,9 @@ def _of_order(results: StudyResults, metric: Metric, rows: Sequence[Row]) -> lis
     by_variant = {row.variant.name: row for row in rows}
     ranked = {variant.name for variant in found.variants}
     lost = [variant for variant in results.variants if variant.name not in ranked]
-    left_out = [f"Not compared: {'; '.join(_why_not(of, name) for of in lost[:_MOST_NAMED])}."] if lost else []
+    left_out = (
+        [f"Not compared: {'; '.join(_why_not(of, metric.name, results) for of in lost[:_MOST_NAMED])}."] if lost else []
+    )
     if not found.variants:
         return ["No variant has finished with every seed.", *left_out]
 
@@ -181,8 +191,9 @@ def _name(variant: Variant) -> str:
     return variant.short_name if alone else _and(_words(variant.labels))
 
 
-def _why_not(variant: Variant, metric: str) -> str:
-    return f"{_name(variant)} ({', '.join(unfinished(variant.counts)) or f'{metric} is not finite'})"
+def _why_not(variant: Variant, metric: str, results: StudyResults) -> str:
+    why = ", ".join(unfinished(variant.counts)) or without_number(variant, metric, results.task)
+    return f"{_name(variant)} ({why})"
 
 
 def _words(labels: Mapping[str, str]) -> list[str]:

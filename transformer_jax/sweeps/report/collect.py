@@ -19,7 +19,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.metrics_file import is_number
 from transformer_jax.sweeps.figures import number_of
 from transformer_jax.sweeps.precision import needed_seeds, planned_seeds, with_pilot
-from transformer_jax.sweeps.report.grid_from_results import absent_variants, grid_labels
+from transformer_jax.sweeps.report.grid_from_results import absent_variants
 from transformer_jax.sweeps.report.variants import STATUSES, TrialResult, Variant
 from transformer_jax.sweeps.results import (
     ASKED,
@@ -42,7 +42,7 @@ from transformer_jax.sweeps.search.search import SearchOptions
 from transformer_jax.sweeps.search.storage import recorded
 from transformer_jax.sweeps.study import INIT_FROM, Axis, Study, load_study
 from transformer_jax.sweeps.study_json import declaration_of, declared_study, with_code
-from transformer_jax.sweeps.trials import PRETRAINING, Trial
+from transformer_jax.sweeps.trials import PRETRAINING, Trial, grid_labels
 from transformer_jax.tasks.task import TASKS, Task
 from transformer_jax.trust import own
 
@@ -278,7 +278,8 @@ def loaded_study(folder: Path, file: Path, record: Mapping[str, Any]) -> Study:
     if isinstance(declaration, dict) and declaration.get("precision"):  # it may be that of flags
         study = dataclasses.replace(study, precision=declaration["precision"], max_seeds=declaration["max_seeds"])
     if record.get("config") is None or not isinstance(declaration, dict):
-        return study
+        chosen = declaration.get("chosen") if isinstance(declaration, dict) else None
+        return dataclasses.replace(study, chosen=chosen) if isinstance(chosen, dict) else study
     return with_code(declared_study(declaration, file), study)
 
 

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from transformer_jax.sweeps.report.effects import Effect
-from transformer_jax.sweeps.report.number_text import NOTHING, interval, p_value
+from transformer_jax.sweeps.report.number_text import NOTHING, interval, number_text, p_value
 from transformer_jax.sweeps.report.summary import Row
-from transformer_jax.sweeps.report.variants import NO_RESULT, Variant
+from transformer_jax.sweeps.report.variants import NO_RESULT, TrialResult, Variant
+from transformer_jax.sweeps.steps_to import WORDS, target_of
 from transformer_jax.tasks.task import Task, declared
 
 
 def metric_name(metric: str, task: Task) -> str:
-    """Return `test exact match` for `test/exact_match`, as the task declares it."""
+    """Return `test exact match` for `test/exact_match`, as the task declares it; `steps to valid loss 1.5`."""
+    if (target := target_of(metric)) is not None:
+        return f"{WORDS[target.cost]} to {metric_name(target.quantity, task)} {target.value:g}"
     return f"{metric.rpartition('/')[0]} {declared(task, metric).label}".strip()
 
 
 def metric_label(metric: str, task: Task) -> str:
     """Return name and unit, as in the label of an axis."""
-    unit = declared(task, metric).unit
+    unit = "" if target_of(metric) else declared(task, metric).unit
     return f"{metric_name(metric, task)} ({unit})" if unit else metric_name(metric, task)
 
 
 def amount(number: str, metric: str, task: Task) -> str:
     """Return a number with the unit and the name of its metric: `8.2 ± 8.0 points in test exact match`."""
-    unit, name = declared(task, metric).unit, metric_name(metric, task)
+    unit, name = "" if target_of(metric) else declared(task, metric).unit, metric_name(metric, task)
     return f"{number} {'points' if unit == '%' else unit} in {name}" if unit else f"{number} {name}"
 
 
@@ -47,7 +51,41 @@ def status_words(status: str) -> str:
 
 
 def estimate_of(row: Row) -> str:
+    """Return mean and interval; `> 700` if no trial has reached the value of `StepsTo`, `1 of 3 > 700` if one has not.
+
+    Numbers of the trials that have reached it are not averaged without the others.
+    """
+    if limits := row.variant.limits(row.metric):
+        count = len(row.variant.values(row.metric))
+        return (f"{len(limits)} of {count} " if len(limits) < count else "") + more_than(limits.values())
     return interval(row.estimate.mean, row.estimate.half_width, digits=row.digits)
+
+
+def more_than(limits: Iterable[float]) -> str:
+    """Return `> 700`, or `> 650 to 700` for different limits; `not reached` if they are not known."""
+    known = sorted({limit for limit in limits if not math.isnan(limit)})
+    if not known:
+        return "not reached"
+    return f"> {' to '.join(map(_short, dict.fromkeys((known[0], known[-1]))))}"
+
+
+def _short(number: float) -> str:
+    return str(round(number)) if number < 1e6 else f"{number:.3g}"
+
+
+def value_of(trial: TrialResult, metric: str) -> str:
+    """Return the number of a trial; `> 700` if it did not reach the value of `StepsTo`."""
+    if metric not in trial.metrics:
+        return NOTHING
+    limit = trial.limit(metric)
+    return number_text(trial.metrics[metric]) if limit is None else more_than([limit])
+
+
+def without_number(variant: Variant, metric: str, task: Task) -> str:
+    """Return why a variant whose trials have all finished has no mean: `not reached by 2 of 3 seeds`."""
+    if limits := variant.limits(metric):
+        return f"not reached by {len(limits)} of {len(variant.values(metric))} seeds"
+    return f"{metric_name(metric, task)} is not finite"
 
 
 def difference_of(row: Row | Effect) -> str:
@@ -70,5 +108,6 @@ def verdict_of(effect: Effect) -> str:
         return "undecided" + (f" ({seeds} seeds)" if seeds else "")
     if effect.verdict == "not compared":
         counts = sum((Counter(variant.counts) for variant in effect.variants), Counter())
-        return ", ".join(unfinished(counts)) or effect.verdict
+        limits = any(variant.limits(effect.metric) for variant in effect.variants)
+        return ", ".join(unfinished(counts)) or ("not reached" if limits else effect.verdict)
     return effect.verdict or NOTHING

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.config import ExperimentConfig, causes_of, is_derived, walk
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.report.variants import Variant
-from transformer_jax.sweeps.study import SEED, Axis, Range, Study
+from transformer_jax.sweeps.study import SEED, Range, Study
+from transformer_jax.sweeps.trials import grid_labels
 from transformer_jax.sweeps.trials import variant as resolved_variant
 
 # Not part of an experiment: the folder of the token cache, and the seed, which differs by trial.
@@ -38,14 +38,6 @@ def derived_differences(variants: Sequence[Variant]) -> dict[str, list[str]]:
     derived = {n: declared[n] for n in differing if declared[n] and all(is_derived(config, n) for config in configs)}
     causes = {name: [c for c in causes_of(name, derived) if c in differing and c not in derived] for name in derived}
     return {name: of for name, of in causes.items() if of}
-
-
-def grid_labels(study: Study) -> Iterator[dict[str, str]]:
-    """Yield every combination of the axes' values, in their order; none for a study with ranges."""
-    axes = [axis for axis in study.axes if isinstance(axis, Axis)]
-    if len(axes) == len(study.axes):
-        for values in itertools.product(*(axis.values for axis in axes)):
-            yield dict(zip((axis.name for axis in axes), values, strict=True))
 
 
 def absent_variants(study: Study, variants: Sequence[Variant]) -> dict[str, str]:

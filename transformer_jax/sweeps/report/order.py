@@ -16,12 +16,14 @@ from transformer_jax.sweeps.statistics import LEVEL, Difference, estimate, holm
 
 class Order(NamedTuple):
     """variants: those whose trials have all finished, the best mean first. p_values: of every pair of their indices,
-    corrected by Holm's method for the number of pairs. apart: the pairs that differ.
+    corrected by Holm's method for the number of pairs. apart: the pairs that differ. is_open: a variant without a mean,
+    since a trial has not reached the value of `StepsTo`, may be better than the first.
     """
 
     variants: Sequence[Variant]
     p_values: dict[tuple[int, int], float]
     apart: frozenset[tuple[int, int]]
+    is_open: bool = False
 
     @property
     def groups(self) -> list[range]:
@@ -39,7 +41,11 @@ class Order(NamedTuple):
     def winner(self) -> Variant | None:
         """The variant that is ahead of every other; None if there is none, or no other."""
         others = range(1, len(self.variants))
-        return self.variants[0] if others and all((0, other) in self.apart for other in others) else None
+        return (
+            self.variants[0]
+            if others and not self.is_open and all((0, other) in self.apart for other in others)
+            else None
+        )
 
 
 def order(results: StudyResults, metric: str) -> Order:
@@ -61,7 +67,18 @@ def order(results: StudyResults, metric: str) -> Order:
         if (p_value < LEVEL and abs(difference.mean) > difference.half_width)
         or (math.isnan(p_value) and difference.mean and difference.count >= EXACT_SEEDS)
     )
-    return Order(variants, dict(zip(pairs, corrected, strict=True)), frozenset(apart))
+    least = [_least_mean(variant, metric) for variant in results.variants if variant.is_complete]
+    is_open = bool(ranked) and any(mean is not None and mean <= ranked[0][1] for mean in least)
+    return Order(variants, dict(zip(pairs, corrected, strict=True)), frozenset(apart), is_open)
+
+
+def _least_mean(variant: Variant, metric: str) -> float | None:
+    """Return what the mean of a metric of `StepsTo` is more than; None if all trials have reached the value."""
+    if not (limits := variant.limits(metric)):
+        return None
+    known = [0.0 if math.isnan(limit) else limit for limit in limits.values()]
+    reached = [value for value in variant.values(metric).values() if math.isfinite(value)]
+    return math.fsum(known + reached) / (len(known) + len(reached))
 
 
 def _difference(results: StudyResults, metric: str, one: Variant, other: Variant) -> Difference:

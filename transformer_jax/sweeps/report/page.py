@@ -13,7 +13,7 @@ from transformer_jax.sweeps.report.answer_tables import HEADS, AnswerTable, Tabl
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
 from transformer_jax.sweeps.report.effects import Effect
-from transformer_jax.sweeps.report.formatting import metric_label, status_words
+from transformer_jax.sweeps.report.formatting import metric_label, status_words, value_of
 from transformer_jax.sweeps.report.grid_from_results import config_of_variant, derived_differences, values_by_name
 from transformer_jax.sweeps.report.html import Html, element, table
 from transformer_jax.sweeps.report.latex import TABLES
@@ -154,7 +154,7 @@ def _trials(results: StudyResults) -> Html:
     body = []
     for variant in results.variants:
         for trial in variant.trials:
-            values = [number_text(trial.metrics[m]) if m in trial.metrics else NOTHING for m in metrics]
+            values = [value_of(trial, metric) for metric in metrics]
             done = [] if trial.ran is None else [str(trial.ran.steps), number_text(trial.ran.seconds)]
             texts = [str(trial.trial.seed), status_words(trial.status), *values, *(done or [NOTHING] * 2)]
             why = element("td", _why(results, trial), class_="text")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from transformer_jax.sweeps.contrasts import Interaction
+from transformer_jax.sweeps.equal_notes import sentences_on_equal
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.formatting import amount, status_words
@@ -74,6 +75,7 @@ def notes(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect])
             f"Differences are relative to the reference, {reference.name}: {_PAIRED} for the number of variants "
             f"compared in the metric; the uncorrected p-value is in {SUMMARY}. {_COMMONLY}"
         )
+    said += sentences_on_equal(results.study)
     said += _stages(results)
     if results.asked is not None and not results.asked.changes:
         said.append(

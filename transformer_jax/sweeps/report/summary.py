@@ -17,6 +17,7 @@ from transformer_jax.sweeps.report.number_text import digits_apart
 from transformer_jax.sweeps.report.order import order
 from transformer_jax.sweeps.report.variants import NO_RESULT, NOT_BEGUN, Variant
 from transformer_jax.sweeps.statistics import Difference, Estimate, estimate, holm
+from transformer_jax.sweeps.steps_to import target_of
 
 RESULTS, SUMMARY, CONTRASTS = "results.csv", "summary.csv", "contrasts.csv"
 _UNFINISHED = ("diverged", "failed", "pruned", NO_RESULT, NOT_BEGUN)
@@ -86,14 +87,18 @@ def results_csv(results: StudyResults) -> str:
         ran = trial.ran
         lines.append(
             [*(trial.trial.labels[axis] for axis in axes), trial.trial.seed, trial.status]
-            + [trial.metrics.get(name) for name in names]
+            + [None if trial.limit(name) is not None else trial.metrics.get(name) for name in names]
             + ([None] * 3 if ran is None else [ran.steps, ran.seconds, ran.parameters])
         )
     return csv_text([*axes, "seed", "status", *names, "steps", "seconds", "parameters"], lines)
 
 
 def summary_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the rows as records for --json and summary.csv; missing numbers are None."""
+    """Return the rows as records for --json and summary.csv; missing numbers are None.
+
+    `not_reached`, only if the study has a metric of `StepsTo`: the number of trials that have not reached its value.
+    """
+    has_targets = any(target_of(row.metric) for row in rows)
     return [
         {
             "variant": dict(row.variant.labels),
@@ -104,6 +109,7 @@ def summary_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "seeds": row.estimate.count,
             "trials": sum(row.variant.counts.values()),
             **{status.replace(" ", "_"): row.variant.counts.get(status, 0) for status in _UNFINISHED},
+            **({"not_reached": len(row.variant.limits(row.metric))} if has_targets else {}),
             "best": row.best,
             **_difference(row.difference, row.corrected),
         }

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from transformer_jax import metrics_file
 from transformer_jax.errors import DataError
 from transformer_jax.sweeps.results import Result
+from transformer_jax.sweeps.steps_to import cost_by_step, target_of
 from transformer_jax.sweeps.trials import Trial
-from transformer_jax.tasks.task import TRAIN
 
 NO_RESULT, NOT_BEGUN = "none yet", "not begun"
 STATUSES = ("finished", "diverged", "failed", "pruned", NO_RESULT)
@@ -95,16 +93,15 @@ class TrialResult:
         return metrics_file.values_by_step(self.log_lines, quantity)
 
     def cost(self, name: str, steps: Iterable[int]) -> dict[int, float]:
-        """Return the cost of the training up to each of some steps, without steps after the last line of the log.
+        """Return `cost_by_step` of its log."""
+        return cost_by_step(self.log_lines, name, steps)
 
-        Args:
-          name: of `sweeps.figures.COSTS`. The log has the costs since its line before; between lines they are linear.
-        """
-        if name == "step":
-            return {step: float(step) for step in steps}
-        logged = self.logged(f"{TRAIN}/{name}")
-        known, totals = [0, *logged], [0.0, *itertools.accumulate(logged.values())]
-        return {step: float(np.interp(step, known, totals)) for step in steps if logged and step <= known[-1]}
+    def limit(self, metric: str) -> float | None:
+        """Return what a metric of `StepsTo` is more than, NaN if that is not known; None if the metric has a value."""
+        target = target_of(metric)
+        if target is None or metric not in self.metrics or not math.isnan(self.metrics[metric]):
+            return None
+        return target.limit(self.log_lines)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +133,11 @@ class Variant:
     def is_complete(self) -> bool:
         """Whether the trials of all seeds have finished, so that the mean can be compared with others."""
         return set(self.counts) <= {"finished"}
+
+    def limits(self, metric: str) -> dict[int, float]:
+        """Return `TrialResult.limit` by seed, for the finished trials that did not reach the value of `StepsTo`."""
+        limits = {trial.trial.seed: trial.limit(metric) for trial in self.trials}
+        return {seed: limit for seed, limit in limits.items() if limit is not None}
 
     def values(self, metric: str) -> dict[int, float]:
         """Return the values of a metric by seed, for the finished trials."""

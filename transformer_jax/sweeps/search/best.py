@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from transformer_jax.sweeps.results import read_result
@@ -18,9 +19,10 @@ def best(standings: Sequence[Standing], study: Study) -> str:
         if standing.status == "finished" and (result := read_result(standing.folder)) is not None:
             by_variant.setdefault(standing.trial.variant, []).append(result.metrics[metric.name])
     means = {name: estimate(values) for name, values in by_variant.items() if len(values) == len(study.seeds)}
+    means = {name: mean for name, mean in means.items() if math.isfinite(mean.mean)}
     tried = len({standing.trial.variant for standing in standings})
     if not means:
-        return f"none of {tried} variants has finished with every seed"
+        return f"none of {tried} variants has finished with every seed, with a finite {metric.name}"
     choose = max if metric.direction == "max" else min
     name = choose(means, key=lambda name: means[name].mean)
     seeds = f", mean of {len(study.seeds)} seeds" if len(study.seeds) > 1 else ""

@@ -20,7 +20,7 @@ def random_search(space: Space, num_trials: int, seed: int) -> Listed:
     """
     import numpy as np
 
-    space.check()
+    space.check_draws()
     generator = np.random.default_rng(seed)
     first: dict[Any, str] = {}
     trials: list[Trial] = []

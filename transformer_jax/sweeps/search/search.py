@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.designs import Design
 from transformer_jax.sweeps.study import Axis, Range, Study
 from transformer_jax.sweeps.trial_state import Standing
 from transformer_jax.sweeps.trials import Trial, grid, variant, with_seeds
@@ -119,6 +120,15 @@ class Space:
         """Raise ConfigError for an axis or range that changes nothing, and for invalid ends of ranges."""
         corners = tuple(_ends(axis) if isinstance(axis, Range) else axis for axis in self.study.axes)
         grid(dataclasses.replace(self.study, axes=corners), self.overrides)
+
+    def check_draws(self) -> None:
+        """Raise ConfigError as `check`, and for a design, of which a search would draw only some steps."""
+        if designs := [axis.name for axis in self.study.axes if isinstance(axis, Design)]:
+            raise ConfigError(
+                f"axis '{designs[0]}' is a walk or leaves steps out: its steps are compared with each other, and a "
+                "search would run only some of them; use --search=grid"
+            )
+        self.check()
 
     def trials(self, values: Mapping[str, Any]) -> list[Trial]:
         """Return the trials of a variant, one per seed.

@@ -70,7 +70,7 @@ class Tpe:
         Raises: ConfigError if the database has another study of this name, if the space has invalid configs, and if
           another sweep is searching in the work directory; DataError if the database cannot be opened.
         """
-        space.check()
+        space.check_draws()
         self._space, self._options, self._num_workers = space, options, num_workers
         self._metric, self._folder = space.study.metrics[0], workdir / TRIALS
         self._worst = math.inf if self._metric.direction == "min" else -math.inf

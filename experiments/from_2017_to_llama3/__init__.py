@@ -1,0 +1,1 @@
+"""How should the model be told the order of its tokens?"""

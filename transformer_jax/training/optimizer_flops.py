@@ -1,0 +1,67 @@
+"""Floating-point operations of the optimizer, counted in its program."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.training.freezing import trained_part
+from transformer_jax.training.hyper import split
+from transformer_jax.training.optimizers import make_optimizer
+from transformer_jax.training.state import state_shapes
+
+_PER_OUTPUT = {
+    *("add", "sub", "mul", "div", "max", "min", "neg", "sign", "abs", "square", "sqrt", "rsqrt", "pow", "integer_pow"),
+    *("exp", "log", "log1p", "expm1", "tanh", "logistic"),
+}
+_PER_INPUT = {"reduce_sum", "reduce_max", "reduce_min"}
+
+
+def optimizer_flops(config: ExperimentConfig) -> int:
+    """Return the operations of one update: clipping, update rule, decay, and the sum with the parameters.
+
+    A multiply-add of a matrix product counts as 2, and any other arithmetic function as 1 per element. Choices between
+    values, copies and conversions are not counted. Of branches, the longest is.
+    """
+    static, hyper = split(config)
+    state = state_shapes(static, hyper)
+    optimizer, freeze = make_optimizer(static.optimizer, hyper), config.optimizer.freeze
+
+    def update(gradients: Any, opt_state: Any, params: Any) -> Any:
+        updates, opt_state = optimizer.update(gradients, opt_state, params)
+        return jax.tree.map(jnp.add, trained_part(freeze, params), updates), opt_state
+
+    gradients = jax.eval_shape(lambda params: trained_part(freeze, params), state.params)
+    return _operations(jax.make_jaxpr(update)(gradients, state.opt_state, state.params).jaxpr)
+
+
+def _operations(jaxpr: Any) -> int:
+    total = 0
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if name == "integer_pow" and equation.params["y"] == 1:  # Optax writes m's gradient as a power of 1
+            continue
+        if name in _PER_OUTPUT:
+            total += equation.outvars[0].aval.size
+        elif name in _PER_INPUT:
+            total += equation.invars[0].aval.size
+        elif name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            total += 2 * equation.outvars[0].aval.size * math.prod(left[axis] for axis in contracted)
+        values = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda value: _inner(value) is not None)
+        inner = [_operations(_inner(value)) for value in values if _inner(value) is not None]
+        if name == "cond":
+            total += max(inner, default=0)
+        else:
+            total += equation.params.get("length", 1) * sum(inner) if name == "scan" else sum(inner)
+    return total
+
+
+def _inner(value: Any) -> Any:
+    """Return the program in a parameter of an equation; None if it holds none."""
+    return getattr(value, "jaxpr", value if hasattr(value, "eqns") else None)
