@@ -310,7 +310,7 @@ def numbers_by_trial(file: Path) -> dict[str, tuple[list[dict[str, Any]], dict[s
     for row in csv_rows(file):
         lines, metrics = found.setdefault(row["trial"], ([], {}))
         if row["of"] == SCORE:
-            metrics[row["metric"]] = number(row["value"])
+            metrics[row["metric"]] = number(row["value"]) if row["value"] else math.nan
             continue
         step, (split, _, name) = int(row["step"]), row["metric"].rpartition("/")
         last: dict[str, Any] = lines[-1] if lines else {}

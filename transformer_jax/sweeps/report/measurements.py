@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -82,4 +83,4 @@ def _numbers(trial: TrialResult) -> Iterator[tuple[str, int, str, float | None]]
                 if name not in _NO_METRICS and (value is None or is_number(value)):
                     yield LOG, line["step"], f"{line['split']}/{name}", value
     for metric, value in trial.metrics.items():
-        yield SCORE, trial.result.steps if trial.result else 0, metric, value
+        yield SCORE, trial.result.steps if trial.result else 0, metric, value if math.isfinite(value) else None
