@@ -617,7 +617,7 @@ FIELDS = {
     "task.rouge_stemmer": (summarised, True, False, {}),
     "task.best_reference": (summarised, "each", "rouge1", {}),
     "task.source_prefix": (prefixed, "", "a ", {}),
-    "task.source_start": (prefixed, False, True, {}),
+    "task.text_start": (prefixed, False, True, {}),
 }
 SLOW = {f"data.{name}" for name in ("num_train_pairs", "num_eval_pairs", "vocabulary_file", "cut_texts")}
 SLOW |= {name for name, row in FIELDS.items() if row[0] in (decoded, labelled_run)}

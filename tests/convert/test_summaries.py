@@ -139,7 +139,7 @@ def test_an_entry_by_its_name():
     assert found.prefix == "translate English to German: "
     assert found.decode.max_new_tokens == 299
     assert found.ignored == {
-        "task_specific_params": "of other tasks: summarization, translation_en_to_fr, translation_en_to_ro"
+        "task_specific_params": "entries that are not used: summarization, translation_en_to_fr, translation_en_to_ro"
     }
     assert read("bart-large").decode.min_length == 11  # of `summarization`, beside `summarization_cnn`
     with pytest.raises(CheckpointError, match=r"no entry 'translation_en_to_da'; it has .*did you mean"):

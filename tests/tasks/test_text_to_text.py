@@ -21,7 +21,7 @@ def config(**task):
 @pytest.mark.parametrize("prefix", ["", "sum up : "])
 @pytest.mark.parametrize("start", [False, True])
 def test_a_source_has_the_same_ids_in_training_and_in_generation(prefix, start):
-    settings = config(source_prefix=prefix, source_start=start)
+    settings = config(source_prefix=prefix, text_start=start)
     features = {"inputs": SOURCES, "targets": SOURCES}
     split = encode_in_memory(features, TASKS["text_to_text"].columns(settings), TOKENIZER)
     trained = split.ragged("inputs").take(np.arange(3), 12)
@@ -31,12 +31,12 @@ def test_a_source_has_the_same_ids_in_training_and_in_generation(prefix, start):
     for row, source in zip(generated, SOURCES, strict=True):
         text = TOKENIZER.encode_batch([prefix + source]).ids.tolist()
         assert row == [*([ids.bos] if start else []), *text, ids.eos]
-    assert split.ragged("targets").lengths.tolist() == [3, 2, 5]
+    assert split.ragged("targets").lengths.tolist() == [3 + start, 2 + start, 5 + start]
 
 
 def test_a_tokenizer_without_the_beginning_of_a_text(monkeypatch):
     monkeypatch.setattr(type(TOKENIZER), "special_ids", TOKENIZER.special_ids._replace(bos=None))
-    settings = config(source_start=True)
+    settings = config(text_start=True)
     with pytest.raises(DataError, match="no id for 'start_of_text'"):
         encode_in_memory({"inputs": ["a"], "targets": ["a"]}, TASKS["text_to_text"].columns(settings), TOKENIZER)
     with pytest.raises(DataError, match="no id for 'start_of_text'"):

@@ -34,9 +34,10 @@ from transformer_jax.cli.arguments import (
     test_files_of,
     text,
 )
+from transformer_jax.config.task import RULES_OF_SCORES
 from transformer_jax.host import exit_codes
 
-OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir", "data.test_sets", "data.resize")
+OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir", "data.test_sets", "data.resize", *RULES_OF_SCORES)
 POSITIONALS = Positionals(("A", "B"), more="C", help=f"checkpoints, the first is the baseline; each is {CHECKPOINT}")
 
 

@@ -34,16 +34,17 @@ from transformer_jax.cli.arguments import (
     test_files_of,
     text,
 )
+from transformer_jax.config.task import RULES_OF_SCORES
 from transformer_jax.host import exit_codes
 
-OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir", "data.test_sets", "data.resize")
+OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir", "data.test_sets", "data.resize", *RULES_OF_SCORES)
 
 
 def define(values: flags.FlagValues) -> None:
     checkpoint_flag(values)
     text(values, "splits", "splits to score, separated by commas; default all but train")
     test_file_flags(values)
-    switch(values, "generate", "decode too; sacreBLEU, chrF and exact match need it", default=True)
+    switch(values, "generate", "decode too; sacreBLEU, chrF, ROUGE and exact match need it", default=True)
     switch(values, "baselines", "also score cheap baselines of labels, tags and text, such as naive Bayes or 5-grams")
 
 

@@ -21,8 +21,10 @@ def imported(model: ModelConfig, task: TaskConfig, resize: str, decode: DecodeCo
         colours = {1: "grey", 3: "rgb"}.get(model.image_channels, "as_stored")
         data = DataConfig(source="shapes", colours=colours, resize=resize, batching="rows")
     else:
-        length = min(128, model.max_length)
+        length = min(256 if task.name == "text_to_text" else 128, model.max_length)
         data = DataConfig(max_length=length, batching="buckets", tokens_per_batch=4096)
+        if task.name == "text_to_text":
+            data = dataclasses.replace(data, target_feature="headlines")
         if task.name == "language_model":
             data = dataclasses.replace(data, packed_length=length, batching="packed")
     smoothing = 0.1 if task.name in SOURCE_TO_TARGET else 0.0

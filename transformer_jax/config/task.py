@@ -11,6 +11,8 @@ from transformer_jax.config.model import RECURRENT
 
 SOURCE_TO_TARGET = ("translation", "text_to_text")
 """The tasks that predict a target text from a source text."""
+RULES_OF_SCORES = ("task.rouge_stemmer", "task.best_reference")
+"""Fields that only say how outputs are scored; an evaluation may have other values than the training."""
 _TEXT_TO_TEXT = {"task.name": ("text_to_text",)}
 _LABELS = {"task.name": ("classification", "tagging", "images")}
 _POOLED = {"task.name": ("classification", "images")}
@@ -67,9 +69,9 @@ class TaskConfig:
         "text in front of every source in training, scoring and generation, such as 'summarize: ' (Raffel et al. 2020)",
         read_by={"task.name": SOURCE_TO_TARGET},
     )
-    source_start: bool = field(
+    text_start: bool = field(
         False,
-        "every source of an encoder begins with the tokenizer's token for the beginning of a text, as in BART",
+        "source and target begin with the tokenizer's token for the beginning of a text, as in BART",
         read_by={"task.name": SOURCE_TO_TARGET, "model.architecture": ("encoder_decoder", RECURRENT)},
     )
     rouge_stemmer: bool = field(

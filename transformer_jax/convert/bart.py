@@ -119,7 +119,7 @@ BART = Family(
     notes={**NOTES, "normalize_embedding": True},
     computed={r"classification_head\.(dense|out_proj)\.(weight|bias)": "the head for labels, which is left out"},
     prefix="model.",
-    source_start=True,
+    text_start=True,
     copies=COPIES,
     zeros={"final_logits_bias": "output_bias"},
 )

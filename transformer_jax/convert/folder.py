@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from transformer_jax.checkpoints.checksums import by_path, tree_of
 from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.config import DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config import SOURCE_TO_TARGET, DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.config.imported import imported
 from transformer_jax.convert import folder_config, folder_tensors
 from transformer_jax.convert.families import FAMILIES
@@ -166,7 +166,12 @@ def _with_generation(folder: Folder, theirs: Mapping[str, Any], params_of: str |
     found = read_generation(folder.config, end, theirs, generation, str(folder.path), folder.task.name, params_of)
     task = folder.task if found.prefix is None else dataclasses.replace(folder.task, source_prefix=found.prefix)
     ignored = {name: reason for name, reason in folder.ignored.items() if name not in found.used} | found.ignored
-    return dataclasses.replace(folder, task=task, decode=found.decode, prefixes=found.prefixes, ignored=ignored)
+    warnings = folder.warnings
+    if found.prefix is None and found.prefixes and task.name in SOURCE_TO_TARGET:
+        known = ", ".join(f"{text!r} ({name})" for name, text in found.prefixes.items())
+        warnings += (f"task.source_prefix is empty; the model knows {known}; --task_params=NAME chooses one",)
+    changed = {"task": task, "decode": found.decode, "prefixes": found.prefixes, "ignored": ignored}
+    return dataclasses.replace(folder, warnings=warnings, **changed)
 
 
 def _chosen(classes: Sequence[Family], files: TensorFiles, where: str) -> Family:
@@ -305,7 +310,7 @@ def save_pretrained(
     if tokenizer is not None and not isinstance(tokenizer, NoText):
         of_source = tokenizer.source.special_ids
         frame = TASKS[task.name].text_frame(config, of_source)
-        if task.source_start:
+        if task.text_start:
             frame = frame._replace(start=of_source.start_of_text)
         marian = chosen.architecture == "encoder_decoder"
         side_files = tokenizer_files(tokenizer, config.max_length, frame, marian=marian, token_types=config.token_types)
@@ -381,7 +386,7 @@ def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConf
     if not task.source_prefix:
         task = dataclasses.replace(task, source_prefix=folder.task.source_prefix)
     if task.name == folder.task.name:
-        task = dataclasses.replace(task, source_start=folder.task.source_start)
+        task = dataclasses.replace(task, text_start=folder.task.text_start)
     if base.decode == DecodeConfig():
         base = dataclasses.replace(base, decode=folder.decode)
     data = base.data

@@ -95,8 +95,8 @@ def read_task(family: Family, num_labels: int, name: str | None = None) -> TaskC
     fields = dict(family.task_fields)
     if family.has_labels:
         fields["num_labels"] = num_labels
-    if family.source_start and name == "text_to_text":
-        fields["source_start"] = True
+    if family.text_start and name == "text_to_text":
+        fields["text_start"] = True
     return TaskConfig(name=name, **fields)
 
 

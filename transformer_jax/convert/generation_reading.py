@@ -121,7 +121,7 @@ def read_generation(
         ignored["generation_config.json decoder_start_token_id"] = f"here {model.decoder_start_id}, as in config.json"
     if entries:
         others = ", ".join(name for name in entries if name != chosen)
-        ignored |= {TASK_PARAMS: f"of other tasks: {others}"} if others else {}
+        ignored |= {TASK_PARAMS: f"entries that are not used: {others}"} if others else {}
     used = frozenset(name for name in from_config if name not in ignored) | {TASK_PARAMS}
     return Reading(decode, prefix, prefixes, ignored, used)
 

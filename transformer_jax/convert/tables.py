@@ -76,7 +76,7 @@ class Family:
       read, each side gets a table of its own if one differs.
     - sines_first: whether their sinusoidal positions hold all sines before all cosines.
     - read_only: whether no model is written as this class: its head would be lost.
-    - source_start: whether a source of `text_to_text` begins with the token for the beginning of a text.
+    - text_start: whether the texts of `text_to_text` begin with the token for the beginning of a text.
     - rope: whether the base of rotary positions is a key, in the forms of versions 4 and 5 of transformers.
     """
 
@@ -110,7 +110,7 @@ class Family:
     untied_by: str = ""
     own_tables: tuple[str, ...] = ()
     sines_first: bool = False
-    source_start: bool = False
+    text_start: bool = False
     rope: bool = False
     read_only: bool = False
 

@@ -43,7 +43,8 @@ def baselines_of_validation(
     rows = found.known_scores(_VALID)
     if rows is None and found.seconds_to_learn() > MOST_SECONDS:
         return (
-            "valid baselines: not computed, because the training split is large; `transformer-jax evaluate "
+            "valid baselines: not computed, since it takes more than "
+            f"{MOST_SECONDS:.0f} s; `transformer-jax evaluate "
             f"--checkpoint={quote(str(workdir))} --splits={_VALID} --baselines` computes them"
         )
     return _text(config.task.name, found.scores(_VALID) if rows is None else rows, metrics)

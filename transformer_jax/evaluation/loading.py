@@ -24,6 +24,7 @@ from transformer_jax.config import (
     field_types,
     nearest,
 )
+from transformer_jax.config.task import RULES_OF_SCORES
 from transformer_jax.data.datasets import Data
 from transformer_jax.data.side_files import stored_labels
 from transformer_jax.data.tokenizers import (
@@ -280,12 +281,12 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
     except ValueError as error:
         raise CheckpointError(f"the config of the checkpoint is damaged: {error}") from error
     known = [f"{section}.{field}" for section, cls in _OVERRIDABLE.items() for field in field_types(cls)]
-    known += ["data.dir", "data.cache_dir", "data.test_sets", "data.resize"]
+    known += ["data.dir", "data.cache_dir", "data.test_sets", "data.resize", *RULES_OF_SCORES]
     for dotted, value in overrides.items():
         section, _, name = dotted.partition(".")
         if dotted not in known:
             raise ConfigError(
-                f"{dotted}: only evaluation.*, decode.*, data.dir, data.test_sets and data.resize can "
+                f"{dotted}: only evaluation.*, decode.*, data.dir, data.test_sets, data.resize and rules of scores can "
                 f"differ from the checkpoint's{nearest(dotted, known)}"
             )
         sections.setdefault(section, {})[name] = value

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import DataConfig, ExperimentConfig
 from transformer_jax.data.datasets import Data, prepare_data
 from transformer_jax.data.sources import TestFiles, open_test_set
 from transformer_jax.data.sources.source import no_such_split
@@ -92,6 +92,7 @@ class Scorer:
     """A checkpoint, ready to be scored.
 
     evaluator: has the corpus that the checkpoint was trained on, or other files. folder: of SPLIT.json and SPLIT.txt.
+    with_outputs_only: whether the baselines are scored only if outputs are.
     """
 
     loaded: Loaded
@@ -99,6 +100,7 @@ class Scorer:
     folder: Path
     files: TestFiles | None = None
     baselines: TaskBaselines | None = None
+    with_outputs_only: bool = False
 
     @classmethod
     def from_checkpoint(
@@ -130,7 +132,7 @@ class Scorer:
         _say_steps(loaded)
         columns = TASKS[loaded.config.task.name].columns(loaded.config)
         has_targets = any(column.feature not in _ONLY_TEXT for column in columns)
-        source = None if files is None else open_test_set(loaded.config.data, files, has_targets)
+        source = None if files is None else open_test_set(_reading(loaded.config), files, has_targets)
         data = prepare_data(
             loaded.config, columns, loaded.workdir, loaded.tokenizer, say, source=source, labels=loaded.labels or None
         )
@@ -139,7 +141,8 @@ class Scorer:
         of_task = None
         if baselines or has_free_baselines(loaded.config):
             of_task = TaskBaselines(loaded.config, data, loaded.workdir / "evaluation" / "baselines")
-        scorer = cls(loaded, Evaluator(loaded.config, data), loaded.folder("evaluation"), files, of_task)
+        evaluator = Evaluator(loaded.config, data)
+        scorer = cls(loaded, evaluator, loaded.folder("evaluation"), files, of_task, with_outputs_only=not baselines)
         if files is not None:
             scorer._check_name(files.name)
         return scorer
@@ -192,7 +195,7 @@ class Scorer:
         finally:
             self.evaluator.forget()  # a copy of the parameters on one device; `compare` loads several checkpoints
         metrics |= scores.metrics
-        if self.baselines is not None and (generate or not has_free_baselines(self.loaded.config)):
+        if self.baselines is not None and (generate or not self.with_outputs_only):
             metrics["baselines"] = self.baselines.scores(split)
         file, text = self._files(split)
         kept = {}
@@ -288,6 +291,15 @@ class Scorer:
     def _files(self, split: str) -> tuple[Path, Path]:
         """Return the paths of SPLIT.json and SPLIT.txt."""
         return self.folder / f"{split}.json", self.folder / f"{split}.txt"
+
+
+def _reading(config: ExperimentConfig) -> DataConfig:
+    """Return the section that says how a test file is read; JSON lines of `text_to_text` may have lists of texts."""
+    data = config.data
+    may_have_lists = config.task.name == "text_to_text" and not (
+        data.label_names or data.coarse_labels or data.second_feature
+    )
+    return dataclasses.replace(data, text_lists=True) if may_have_lists else data
 
 
 def check_finite_scores(name: str, metrics: Mapping[str, Any]) -> None:

@@ -41,14 +41,16 @@ class SourceToTarget(token_prediction.NextTokens):
     # Columns and batches.
 
     def columns(self, config: ExperimentConfig) -> tuple[Column, ...]:
-        """Return the columns `inputs`, with `task.source_prefix` and `source_start` in front, and `targets`."""
+        """Return the columns `inputs` and `targets`, with `task.source_prefix` and `task.text_start` in front."""
         from transformer_jax.data.columns import PrefixedTextColumn, TextColumn
 
-        targets = TextColumn("targets", "targets")
-        prefix, start = config.task.source_prefix, config.task.source_start
+        prefix, start = config.task.source_prefix, config.task.text_start
+        inputs, targets = TextColumn("inputs", "inputs", side="source"), TextColumn("targets", "targets")
         if prefix or start:
-            return PrefixedTextColumn("inputs", "inputs", side="source", prefix=prefix, start=start), targets
-        return TextColumn("inputs", "inputs", side="source"), targets
+            inputs = PrefixedTextColumn("inputs", "inputs", side="source", prefix=prefix, start=start)
+        if start:
+            targets = PrefixedTextColumn("targets", "targets", start=True)
+        return inputs, targets
 
     def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
         """Return the end of a source; none in the rows of a decoder, where the target follows."""

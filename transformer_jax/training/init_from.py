@@ -289,6 +289,8 @@ def _other_prefix(record: Mapping[str, Any], task: TaskConfig) -> str | None:
     if task.name not in SOURCE_TO_TARGET:
         return None
     before, given = record.get("config", {}).get("task", {}), record.get("prefixes")
+    if isinstance(before, dict) and before.get("text_start") and not task.text_start:
+        return "this run has task.text_start=false; the checkpoint was trained with true"
     theirs = before.get("source_prefix", "") if isinstance(before, dict) else ""
     known = {name: text for name, text in given.items() if text} if isinstance(given, dict) else {}
     # A converted model that knows prefixes was not trained without one.

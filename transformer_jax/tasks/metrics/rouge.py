@@ -4,6 +4,9 @@ ROUGE-1 and ROUGE-2 count common words and pairs of words; ROUGE-L is from the l
 is the F1 of precision and recall, and the score of a corpus is the mean over its examples. Words are runs of the
 letters a to z and of digits, in lower case; with a stemmer, words of more than three letters lose their endings
 (Porter 1980).
+
+ROUGE-L is that of the whole text, `rougeL` of the library. Papers on summaries of several sentences often give the one
+by sentences, `rougeLsum`, which is higher.
 """
 
 from __future__ import annotations
@@ -73,6 +76,12 @@ def example_scores(
     return {"exact_match": np.array(same, np.float64), **dict(zip(ROUGES, columns, strict=True))}
 
 
+def best_of(candidates: Sequence[str], references: Sequence[str], rules: Rules) -> str:
+    """Return the first of the texts with the best ROUGE-1 against any of the references."""
+    scorer = _scorer(rules.stemmer, ROUGES[:1])
+    return max(candidates, key=lambda text: max(scorer.score(x, text)[ROUGES[0]].fmeasure for x in references))
+
+
 def corpus_scores(outputs: Sequence[str], references: Sequence[Sequence[str]], rules: Rules) -> dict[str, Any]:
     """Return `exact_match` in percent and the ROUGE scores, from 0 to 100, as means over examples; `empty`; signatures.
 
@@ -130,10 +139,10 @@ def warn_of_letters(split: str, references: Sequence[Sequence[str]]) -> None:
 
 
 @functools.cache
-def _scorer(stemmer: bool) -> Any:
+def _scorer(stemmer: bool, names: tuple[str, ...] = ROUGES) -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
-    return RougeScorer([*ROUGES], use_stemmer=stemmer)
+    return RougeScorer([*names], use_stemmer=stemmer)
 
 
 def _f1(reference: str, output: str, stemmer: bool) -> list[float]:

@@ -51,12 +51,12 @@ class SourceGenerator(TextGenerator):
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each source text as the encoder reads them; see `encode`.
 
-        `task.source_prefix` and `source_start` are in front, and end-of-sequence at the end.
+        `task.source_prefix` and `text_start` are in front, and end-of-sequence at the end.
         """
         check_several("texts", texts)
         tokenizer, task = self.tokenizer.source, self.config.task
         ids, offsets = tokenizer.encode_batch([task.source_prefix + text for text in texts])
-        start = [tokenizer.special_ids.required("start_of_text")] if task.source_start else []
+        start = [tokenizer.special_ids.required("start_of_text")] if task.text_start else []
         eos = tokenizer.special_ids.required("eos")
         return [[*start, *ids[a:b].tolist(), eos] for a, b in itertools.pairwise(offsets)]
 
