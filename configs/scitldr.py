@@ -15,8 +15,8 @@ The argument `decoder` is a decoder alone, which reads the abstract before the s
 
 Hardware: 2 cores of an AMD EPYC, shared with other programs: 68 minutes, and 47 minutes for the decoder alone.
 Result: ROUGE-1, -2 and -L on test 28.46, 6.40 and 22.20 (decoder alone: 17.95, 3.59 and 17.19), with one seed. The
-first sentence of the abstract has 31.29, 11.42 and 24.08, and its best sentence 49.34, 26.05 and 39.95. So a small model
-from scratch does not reach the first sentence.
+first sentence of the abstract has 31.29, 11.42 and 24.08, and its best sentence 49.34, 26.05 and 39.95. So a small
+model from scratch does not reach the first sentence.
 """
 
 import dataclasses
