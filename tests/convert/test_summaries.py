@@ -26,7 +26,7 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.tasks.task import param_shapes
 from transformer_jax.tasks.trained.decode_requests import source_request
-from transformer_jax.training.init_from import open_other_run
+from transformer_jax.training.init_from import _other_prefix, open_other_run
 
 SUMMARY = {
     "beam_size": 4,
@@ -227,6 +227,29 @@ def test_lengths_that_count_a_prompt_are_left_out():
 def test_values_without_meaning_are_refused(given, message):
     with pytest.raises(CheckpointError, match=message):
         read(SMALL | {"num_beams": 4} | given)
+
+
+def test_prefixes_that_are_not_used_are_said(t5):
+    [warning] = [text for text in open_folder(t5, "translation").warnings if "source_prefix" in text]
+    assert "'translate English to German: ' (translation_en_to_de)" in warning
+    assert "--task_params=NAME chooses one" in warning
+    assert not any("source_prefix" in text for text in open_folder(t5, "text_to_text").warnings)
+    assert not any("source_prefix" in text for text in open_folder(t5, "span_corruption").warnings)
+
+
+def test_a_converted_model_has_summaries_as_its_data(t5, tmp_path):
+    config = write_workdir(open_folder(t5, "text_to_text"), tmp_path / "t5")
+    assert (config.data.source, config.data.target_feature) == ("embedded", "headlines")
+
+
+def test_texts_of_bart_begin_with_their_token(tmp_path):
+    write_summary_folder(tmp_path / "bart", "bart")
+    assert open_folder(tmp_path / "bart", "text_to_text").task.text_start
+    assert not open_folder(tmp_path / "bart", "translation").task.text_start
+    run = TaskConfig(name="text_to_text")
+    record = {"config": {"task": dataclasses.asdict(dataclasses.replace(run, text_start=True))}}
+    assert _other_prefix(record, run) == "this run has task.text_start=false; the checkpoint was trained with true"
+    assert _other_prefix(record, dataclasses.replace(run, text_start=True)) is None
 
 
 def test_a_prefix_needs_a_source(t5):

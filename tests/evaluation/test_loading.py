@@ -248,6 +248,12 @@ def test_overrides_replace_fields_that_training_does_not_fix():
     text = CONFIG.to_dict()
     text["data"] |= {"source": "text", "dir": "here"}
     assert apply_overrides(text, {"data.dir": "there"}).data.dir == "there"
+    rules = {"task.rouge_stemmer": False, "task.best_reference": "rouge1"}
+    summaries = CONFIG.to_dict() | {"task": CONFIG.to_dict()["task"] | {"name": "text_to_text"}}
+    task = apply_overrides(summaries, rules).task
+    assert (task.rouge_stemmer, task.best_reference) == (False, "rouge1")
+    with pytest.raises(ConfigError, match="best_reference='rouge1'"):
+        apply_overrides(CONFIG.to_dict(), rules)
     with pytest.raises(ConfigError, match=r"data\.dir='x' has no effect with source='embedded'"):
         apply_overrides(CONFIG.to_dict(), {"data.dir": "x"})
 
@@ -267,7 +273,7 @@ def test_more_checkpoints_may_be_averaged_than_training_kept():
 )
 def test_other_overrides_are_refused(name, hint):
     with pytest.raises(
-        ConfigError, match=rf"^{name}: only evaluation\.\*, decode\.\*, data\.dir, data\.test_sets and .*{hint}"
+        ConfigError, match=rf"^{name}: only evaluation\.\*, decode\.\*, data\.dir, data\.test_sets, .*{hint}"
     ):
         apply_overrides(CONFIG.to_dict(), {name: 1})
 

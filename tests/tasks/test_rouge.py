@@ -11,6 +11,7 @@ from transformer_jax.data.text_form import sentences_of
 from transformer_jax.tasks.metrics.rouge import (
     ROUGES,
     Rules,
+    best_of,
     corpus_scores,
     example_scores,
     paired_bootstrap,
@@ -105,6 +106,15 @@ def test_the_best_reference_of_rouge_1_gives_all_scores():
     np.testing.assert_array_equal(free["rouge1"], chosen["rouge1"])
     assert all((free[name] >= chosen[name]).all() for name in ROUGES)
     assert (free["rougeL"] > chosen["rougeL"]).any()
+
+
+@pytest.mark.parametrize("best", ["each", "rouge1"])
+def test_the_best_of_several_texts(best):
+    candidates, _ = texts(5, 20)
+    _, references = texts(6, 30)
+    for of_one in references:
+        scores = example_scores(candidates, [of_one] * len(candidates), Rules(True, best))["rouge1"]
+        assert best_of(candidates, of_one, Rules(True, best)) == candidates[scores.argmax()]
 
 
 def test_scores_of_a_corpus_count_empty_outputs_as_zero():
