@@ -329,8 +329,8 @@ NOT_READ = {
     "evaluation.max_length": (30, "only with 'language_model'"),
     "data.separate_tokenizers": (True, "only with 'translation'"),
     "data.cut_documents": (False, "only with 'language_model'"),
-    "data.label_names": ("a=b", "only with 'translation', 'classification', 'tagging' and 'images'"),
-    "data.coarse_labels": (True, "only with 'translation', 'classification', 'tagging' and 'images'"),
+    "data.label_names": ("a=b", "only with 'translation', 'text_to_text', 'classification', 'tagging' and 'images'"),
+    "data.coarse_labels": (True, "only with 'translation', 'text_to_text', 'classification', 'tagging' and 'images'"),
     "data.input_template": ("x {inputs}", "'classification'"),
     "data.cut_texts": (True, "only with 'classification'"),
 }

@@ -294,7 +294,8 @@ def _unknown(name: str, names: list[str]) -> str:
         return f"is a section; set one of its fields, such as {inside[0]}"
     if similar := _similar(name, names):
         return f"no such field (did you mean {' or '.join(repr(n) for n in similar)}?)"
-    return f"no such field{nearest(name, names)}"
+    of_section = [n for n in names if n.partition(".")[0] == name.partition(".")[0]]
+    return f"no such field{nearest(name, of_section) or nearest(name, names)}"
 
 
 def _similar(name: str, names: Iterable[str]) -> list[str]:

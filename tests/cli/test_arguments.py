@@ -141,12 +141,13 @@ def test_a_required_flag():
 def test_fields_that_may_be_overridden():
     assert override_flags(train)["config.model.num_heads"] == "model.num_heads"
     assert override_flags(evaluate)["evaluation.average_checkpoints"] == "evaluation.average_checkpoints"
-    assert {name.partition(".")[0] for name in override_flags(evaluate)} == {"data", "decode", "evaluation"}
+    assert {name.partition(".")[0] for name in override_flags(evaluate)} == {"data", "decode", "evaluation", "task"}
     assert {name.partition(".")[0] for name in override_flags(generate)} == {"decode", "evaluation"}
     with pytest.raises(ConfigError, match=r"unknown flag --config\.seed"):
         parse(generate, "generate", ["--config.seed=3"])
-    with pytest.raises(ConfigError, match=r"data\.source: cannot be overridden here"):
-        parse(evaluate, "evaluate", ["--data.source=text"])
+    for field in ("data.source", "task.name"):
+        with pytest.raises(ConfigError, match=rf"{field}: cannot be overridden here"):
+            parse(evaluate, "evaluate", [f"--{field}=text"])
 
 
 def test_every_flag_refuses_to_be_given_twice():
