@@ -98,7 +98,10 @@ def test_bad_usage(argv, message):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--evaluation.token=1"], r"evaluation\.token: no such field \(did you mean 'evaluation\.tokens_per_batch'"),
+        (
+            ["--evaluation.tokens_per=1"],
+            r"evaluation\.tokens_per: no such field \(did you mean 'evaluation\.tokens_per_batch'",
+        ),
         (["--decode.max_extra_length=x"], r"config: decode\.max_extra_length=x: expected an integer"),
     ],
 )
