@@ -32,6 +32,7 @@ FIELDS = {
     "packed, half as wide, in parts": {
         "data.batching": "packed",
         "data.tokens_per_batch": 16_384,
+        "data.packed_length": 2048,
         "data.num_buckets": 6,
         "model.dtype": "bfloat16",
         "model.remat": "dots",
