@@ -97,8 +97,8 @@ class Layer(nn.Module):
         """Map x [B, T, D] to [B, T, D].
 
         Args:
-          dropout: of this layer. state: only in incremental decoding. Then x are the newest T tokens, inputs.mask is
-            over the C slots of the cache, and inputs.memory is not read.
+          dropout: of this layer. state: the cache; only in incremental decoding. Then x has the newest T tokens,
+            inputs.mask covers the C slots of the cache, and inputs.memory is not read.
         Returns: the output; with `return_weights` the weights `self_attention` [B, N, T, T] and `cross_attention`
           [B, N, T, S]; and the cache with the new tokens, None without a state.
         """

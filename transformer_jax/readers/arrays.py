@@ -39,7 +39,7 @@ _DAMAGED_HEADER = (
 
 
 class ArrayHeader(NamedTuple):
-    """What an array's header declares. start: the length of the header; nbytes: that of the numbers."""
+    """The header of an array. start: its own length in bytes; nbytes: the length of the numbers in bytes."""
 
     dtype: np.dtype
     shape: tuple[int, ...]

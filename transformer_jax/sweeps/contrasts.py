@@ -67,7 +67,7 @@ class Interaction:
 
 
 Declared = str | Contrast | Interaction
-"""What a study lists; the name of an axis stands for every value of it against the reference's."""
+"""An entry of `Study.contrasts`. The name of an axis stands for each of its values against the reference's value."""
 
 
 class Term(NamedTuple):

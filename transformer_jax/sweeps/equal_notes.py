@@ -1,4 +1,4 @@
-"""What `equal_parameters` and `equal_flops` have chosen for the variants of a study, in words."""
+"""Notes on the sizes and steps that `equal_parameters` and `equal_flops` have chosen for the variants of a study."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class EqualParameters:
 
     @property
     def counted(self) -> str:
-        """What is counted, in words."""
+        """The name of the counted parameters, for messages."""
         return "parameters" if self.embeddings else "parameters without tables and output layer"
 
 

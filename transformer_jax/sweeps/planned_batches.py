@@ -34,7 +34,7 @@ def planned_batches(config: ExperimentConfig) -> TrainingBatches | None:
     if config.training.init_from:
         raise ConfigError(
             f"training.init_from={config.training.init_from}: the shapes of batches with data.batching="
-            f"'{config.data.batching}' depend on the tokenizer of a checkpoint, which is not read before the sweep; "
+            f"'{config.data.batching}' depend on the tokenizer of a checkpoint. A sweep does not read it first; "
             "use data.batching=windows or rows, or give the number of steps"
         )
     task, model = TASKS[config.task.name], config.model

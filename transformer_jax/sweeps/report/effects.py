@@ -78,7 +78,7 @@ class Effect:
 
     @property
     def verdict(self) -> Verdict:
-        """What the contrast shows; empty if the metric has no direction.
+        """The verdict on the contrast; empty if the metric has no direction.
 
         `ahead`: the interval excludes 0 and the corrected p-value is below 5 %, or the difference is the same with each
         of at least three seeds. `equal`: both ends of the interval are within the declared width, or the difference is
