@@ -32,7 +32,7 @@ STUDY = Study(
     settings={
         "model.emb_dim": _WIDTH,
         "data.tokens_per_batch": 1024,
-        "training.num_train_steps": 1000,
+        "training.num_train_steps": 333,
         "training.log_every_steps": 20,
         "training.eval_every_steps": 500,
         "training.checkpoint_every_steps": 500,

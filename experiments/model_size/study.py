@@ -1,61 +1,47 @@
-"""Width, depth and feed-forward width (Vaswani et al. 2017, table 3 C), and how the loss falls with size."""
+"""Six sizes, each trained for three lengths, and a law for the loss of both (Kaplan et al. 2020, equation 1.6)."""
 
-from experiments.model_size import power_law
+from experiments.model_size import law
 from transformer_jax.sweeps.figures import CustomFigure
 from transformer_jax.sweeps.study import Axis, Metric, Study
 
+WIDTHS = (32, 48, 64, 96, 128, 192)
+LENGTHS = (250, 500, 1000)
 
-def _size(width, layers, mlp):
-    return {
-        "model.emb_dim": width,
-        "model.num_heads": max(1, width // 32),
-        "model.mlp_dim": mlp,
-        "model.num_encoder_layers": layers,
-        "model.num_decoder_layers": layers,
-    }
+
+def _size(width):
+    return {"model.emb_dim": width, "model.mlp_dim": 4 * width, "model.num_heads": width // 16}
 
 
 STUDY = Study(
-    question="How does the loss fall with the number of parameters and of operations, and where are they best spent?",
-    baseline="configs/quickstart.py",
+    question="How does the loss fall with the number of parameters and of steps, and where are operations best spent?",
+    baseline="configs/shakespeare_char.py",
+    not_shown=(
+        "depth apart from width, more text than a megabyte, and models that read it more than once: a fit over less "
+        "than two decades summarises the data and does not establish a law."
+    ),
     axes=(
-        Axis(
-            "size",
-            {
-                "base": _size(128, 2, 512),
-                "width_32": _size(32, 2, 128),
-                "width_64": _size(64, 2, 256),
-                "width_256": _size(256, 2, 1024),
-                "depth_1": _size(128, 1, 512),
-                "depth_4": _size(128, 4, 512),
-                "mlp_128": _size(128, 2, 128),
-                "mlp_2048": _size(128, 2, 2048),
-            },
-        ),
+        Axis("width", {str(width): _size(width) for width in WIDTHS}),
+        Axis("length", {str(steps): {"training.num_train_steps": steps} for steps in LENGTHS}),
     ),
     settings={
-        "data.tokens_per_batch": 1024,
-        "training.num_train_steps": 1000,
-        "training.eval_every_steps": 500,
+        "optimizer.learning_rate": 4e-3,
+        "optimizer.warmup_steps": 50,
+        "training.eval_every_steps": 125,
         "training.checkpoint_every_steps": 500,
+        "training.keep_last": 1,
     },
-    metrics=(
-        Metric("test/loss", "min"),
-        Metric("test/exact_match", "max"),
-        Metric("size/parameters_without_embeddings"),
-        Metric("size/train_flops"),
-    ),
+    metrics=(Metric(law.LOSS), Metric(law.PARAMETERS), Metric(law.STEPS), Metric(law.FLOPS)),
     figures=(
         CustomFigure(
-            lambda axes, results: power_law.draw(axes, results, "size/parameters_without_embeddings", "parameters"),
-            "Loss on test against parameters, without embeddings",
-            lambda results: power_law.described(results, "size/parameters_without_embeddings", "parameters"),
+            law.draw_by_parameters,
+            "Validation loss against parameters, without embeddings",
+            law.described_by_parameters,
         ),
         CustomFigure(
-            lambda axes, results: power_law.draw(axes, results, "size/train_flops", "floating-point operations"),
-            "Loss on test against the operations of the training",
-            lambda results: power_law.described(results, "size/train_flops", "operations"),
+            law.draw_by_operations,
+            "Validation loss against the operations of the training",
+            law.described_by_operations,
         ),
     ),
-    measure=power_law.measure,
+    measure=law.measure,
 )

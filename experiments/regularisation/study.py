@@ -24,7 +24,7 @@ STUDY = Study(
     settings={
         "data.num_train_pairs": 20_000,
         "data.tokens_per_batch": 1024,
-        "training.num_train_steps": 4000,
+        "training.num_train_steps": 1333,
         "training.eval_every_steps": 500,
         "training.checkpoint_every_steps": 500,
     },

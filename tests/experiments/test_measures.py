@@ -14,14 +14,13 @@ from data_support import EOS_ID, PAD_ID, encoded_pairs
 from labelled_support import config as labelled_config
 from labelled_support import data_of
 from matplotlib.figure import Figure
-from scipy.stats import linregress
 from support import as_batch, random_params
 
 from experiments.architectures import by_length
 from experiments.attention_scale import softmax
 from experiments.first_batch import first_batch
 from experiments.length_extrapolation.by_position import loss_by_position
-from experiments.model_size.power_law import fit
+from experiments.model_size.law import Point, fit
 from experiments.norm_placement import gradient_norms as gradients
 from experiments.norm_placement import study as norm_placement
 from experiments.norm_placement.gradient_norms import Row, gradient_norms, slope
@@ -256,19 +255,35 @@ def test_losses_by_position_are_those_of_single_windows():
     )
 
 
-def test_a_power_law_is_recovered_with_its_uncertainty():
-    rng = np.random.default_rng(1)
-    sizes = np.geomspace(1e4, 1e7, 6)
-    points = {float(n): list((5e3 / n) ** 0.2 * np.exp(0.01 * rng.normal(size=3))) for n in sizes}
-    law = fit(points)
-    assert abs(law.alpha - 0.2) < law.half_width < 0.02
-    assert law.loss(1e5) == pytest.approx((5e3 / 1e5) ** 0.2, rel=0.02)
-    line = linregress(np.log(sizes), [np.mean(np.log(losses)) for losses in points.values()])
-    assert law.alpha == pytest.approx(-line.slope)
-    flat = fit({1e4: [5.99], 1e5: [5.99], 1e6: [5.99], 1e7: [6.0]})
-    assert flat.loss(1e6) == pytest.approx(5.99, rel=1e-3)
-    with pytest.raises(ValueError, match="three or more"):
-        fit({1.0: [2.0], 2.0: [1.0]})
+def law_points(seed, spread):
+    """Losses of six sizes and three lengths by a known law."""
+    rng = np.random.default_rng(seed)
+    return [
+        Point(n, s, n * s, list(((5e3 / n) ** 0.2 + (30 / s) ** 0.6) * np.exp(spread * rng.normal(size=3))))
+        for n in np.geomspace(5e4, 2e6, 6)
+        for s in (250, 500, 1000)
+    ]
+
+
+def test_a_law_of_size_and_length_is_recovered_with_its_uncertainty():
+    exact = fit(law_points(0, 0.0))
+    assert (exact.alpha_n, exact.alpha_s, exact.share) == pytest.approx((0.2, 0.6, 0.75), rel=1e-5)
+    assert (np.exp(exact.log_n_c), np.exp(exact.log_s_c)) == pytest.approx((5e3, 30), rel=1e-4)
+    assert exact.loss(1e5, 400) == pytest.approx((5e3 / 1e5) ** 0.2 + (30 / 400) ** 0.6)
+    laws = [fit(law_points(seed, 0.005)) for seed in range(200)]
+    for error, half_width in (
+        ([law.alpha_n - 0.2 for law in laws], [law.alpha_n_half_width for law in laws]),
+        ([law.alpha_s - 0.6 for law in laws], [law.alpha_s_half_width for law in laws]),
+        ([law.share - 0.75 for law in laws], [law.share_half_width for law in laws]),
+    ):
+        assert 0.9 <= np.mean(np.abs(error) <= half_width) <= 0.99
+
+
+def test_a_law_of_size_and_length_needs_its_points():
+    points = law_points(0, 0.0)
+    for too_few in (points[:4], [p for p in points if p.steps == 500], [p for p in points if p.parameters < 2e5][:6]):
+        with pytest.raises(ValueError, match="three sizes and two lengths"):
+            fit(too_few)
 
 
 WORDS = np.array([[5, 6, 7, EOS_ID, PAD_ID], [8, 9, 10, 11, EOS_ID]], np.int32)
