@@ -360,6 +360,17 @@ def test_different_decode_configs_are_reported(run, older, translated, monkeypat
     assert record.getMessage() == message
 
 
+def test_different_rules_of_scores_are_an_error(run, older, translated, monkeypatch):
+    other_rule = with_config("task", best_reference="rouge1")
+    loads(monkeypatch, lambda loaded: other_rule(loaded) if loaded.name else loaded)
+    message = (
+        rf"task\.best_reference is each in {run} and rouge1 in {older}, .*; --task\.best_reference=\.\.\. sets both"
+    )
+    with pytest.raises(ConfigError, match=message):
+        compare([run, older])
+    assert translated == []
+
+
 class Plain(Translation):
     """A task scored by its loss, and compared by the losses of its examples."""
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.config.task import RULES_OF_SCORES
 from transformer_jax.data.sources import TestFiles
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.scoring import Scorer
@@ -39,9 +40,10 @@ def compare(
       paths: two or more; overrides apply to all. samples, seed: of the paired bootstrap.
       files: a test set to compare on in place of the corpus; `splits` is its name.
       trust: as in `load`.
-    Raises: ConfigError, CheckpointError, DataError as `evaluate`; ConfigError if the tasks differ; DataError if the
-      references of a split differ, or the task has no metric with a direction. All of these are raised before anything
-      is scored. DataError after the statistics are computed, if no metric with a direction follows from them.
+    Raises: ConfigError, CheckpointError, DataError as `evaluate`; ConfigError if the tasks differ, or the rules by
+      which they score; DataError if the references of a split differ, or the task has no metric with a direction. All
+      of these are raised before anything is scored. DataError after the statistics are computed, if no metric with a
+      direction follows from them.
     """
     if len(paths) < 2 or not splits:
         raise ConfigError(
@@ -55,6 +57,7 @@ def compare(
             raise ConfigError(
                 f"{paths[0]} has task '{tasks[0]}' and {path} task '{tasks[1]}': scores cannot be compared"
             )
+        _check_rules(str(paths[0]), scorers[0], str(path), scorer)
         scorer.check_splits(splits)
         for split in splits:
             scorer.evaluator.check(split)
@@ -89,6 +92,16 @@ def compare(
         _print_decode(names, scorers)
     print_signatures(next(iter(results.values())).signatures)
     return results
+
+
+def _check_rules(first_name: str, first: Scorer, name: str, other: Scorer) -> None:
+    for field in RULES_OF_SCORES:
+        a, b = (getattr(scorer.loaded.config.task, field.removeprefix("task.")) for scorer in (first, other))
+        if a != b:
+            raise ConfigError(
+                f"{field} is {a} in {first_name} and {b} in {name}, so that scores cannot be compared; "
+                f"--{field}=... sets both"
+            )
 
 
 def _references(split: str, names: Sequence[str], scorers: Sequence[Scorer]) -> Sequence[Any] | None:
