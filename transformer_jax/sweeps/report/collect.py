@@ -43,6 +43,7 @@ from transformer_jax.sweeps.search.storage import recorded
 from transformer_jax.sweeps.study import INIT_FROM, Axis, Study, load_study
 from transformer_jax.sweeps.study_json import declaration_of, declared_study, with_code
 from transformer_jax.sweeps.trials import PRETRAINING, Trial, grid_labels
+from transformer_jax.sweeps.tuning import TUNING
 from transformer_jax.tasks.task import TASKS, Task
 from transformer_jax.trust import own
 
@@ -70,7 +71,8 @@ class StudyResults:
     asked: whether contrasts, metrics and widths are those of the first trial; None if it is not known.
     is_pretraining: `study` is the pretraining of the study in the folder. given: the command of the sweep; None
     if it was not started by the command. config: the baseline in place of the study's own.
-    first: the pretraining of the study; None if there is none, or its trials cannot be read.
+    first: the pretraining of the study; None if there is none, or its trials cannot be read. tuning: the trials of its
+    tuning.
     is_committed: from a results folder, `workdir`. recorded: what only the work directory shows; None if the study has
     changed since. kept: figures of the earlier report by number, for those that cannot be drawn.
     """
@@ -86,6 +88,7 @@ class StudyResults:
     asked: Asked | None = None
     config: str | None = None
     first: StudyResults | None = None
+    tuning: tuple[TrialResult, ...] = ()
     is_committed: bool = False
     recorded: Recorded | None = None
     kept: Mapping[int, KeptFigure] = dataclasses.field(default_factory=dict)
@@ -170,6 +173,10 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
       that cannot be read.
     """
     record = _study_record(workdir)
+    if record.get("is_tuning"):
+        raise ConfigError(
+            f"--workdir={workdir}: is the tuning of a study; report the study: --workdir={workdir.parent}"
+        )
     if folder is None:
         study, folder, code = _recorded_study(workdir, record)
     else:
@@ -198,6 +205,7 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
         asked=asked_of(record, study),
         config=record.get("config"),
         first=_first(study, workdir, code),
+        tuning=_tuning(study, workdir),
     )
     results = with_second_stage(results)
     for what in results.lost:
@@ -249,6 +257,13 @@ def _first(study: Study, workdir: Path, code: Path | None) -> StudyResults | Non
     with contextlib.suppress(ConfigError):
         return collect(workdir / PRETRAINING, code)
     return None
+
+
+def _tuning(study: Study, workdir: Path) -> tuple[TrialResult, ...]:
+    """Return the trials of the tuning; none if the study is not tuned."""
+    if study.tuned is None:
+        return ()
+    return tuple(_trial(file.parent) for file in sorted((workdir / TUNING / TRIALS).glob(f"*/{SPEC}")))
 
 
 def _study_record(workdir: Path) -> dict[str, Any]:
