@@ -117,11 +117,14 @@ def value_of_factor(own: Any, factor: float, where: str) -> int | float:
 
     Args:
       where: the field and the variant, for messages.
-    Raises: ConfigError if the own value is not a number above 0.
+    Raises: ConfigError if the own value is not a number above 0, or the result is rounded to 0.
     """
     if isinstance(own, bool) or not isinstance(own, int | float) or own <= 0:
         raise ConfigError(f"tuned: {where} is {own}, and the factors need a number above 0; set it")
-    return round(own * factor) if isinstance(own, int) else float(f"{own * factor:.{_DIGITS}g}")
+    value = round(own * factor) if isinstance(own, int) else float(f"{own * factor:.{_DIGITS}g}")
+    if not value:
+        raise ConfigError(f"tuned: {where} is {own}, and {factor_label(factor)} times that is rounded to 0")
+    return value
 
 
 def best_factor(scores: Mapping[float, float], direction: str) -> float | None:
@@ -182,19 +185,31 @@ def from_record(values: Mapping[str, Any] | None) -> Tuned | None:
 def check_alike(before: Mapping[str, Any] | None, now: Tuned | None, where: str) -> None:
     """Raise ConfigError, which names the settings, if trials were tuned under others than the study has now.
 
+    The margin may differ: it chooses nothing.
+
     Args: before: as `tuned_record`, of these trials. where: they are.
     """
     record = tuned_record(now)
-    if before == record:
+    if before is None and record is None:
         return
     if before is None or record is None:
         then = "without tuning, and the study is tuned now" if before is None else "with tuning, and the study has none"
         raise ConfigError(f"{where}: its trials were made {then}; restore the study, or choose another folder")
-    changed = [f"{n} ({before.get(n)} before, {of} now)" for n, of in record.items() if before.get(n) != of]
+    changed = [
+        f"{name} ({_shown(before.get(name))} before, {_shown(value)} now)"
+        for name, value in record.items()
+        if name != "margin" and before.get(name) != value
+    ]
+    if not changed:
+        return
     raise ConfigError(
         f"{where}: its trials were tuned under other settings: {', '.join(changed)}; restore them, or choose another "
         "folder"
     )
+
+
+def _shown(value: Any) -> str:
+    return _listed(value) if isinstance(value, list) else str(value)
 
 
 def _listed(factors: Sequence[float]) -> str:

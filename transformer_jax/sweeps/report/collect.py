@@ -43,7 +43,7 @@ from transformer_jax.sweeps.search.storage import recorded
 from transformer_jax.sweeps.study import INIT_FROM, Axis, Study, load_study
 from transformer_jax.sweeps.study_json import declaration_of, declared_study, with_code
 from transformer_jax.sweeps.trials import PRETRAINING, Trial, grid_labels
-from transformer_jax.sweeps.tuning import TUNING
+from transformer_jax.sweeps.tuning import TUNING, Tuned, from_record
 from transformer_jax.tasks.task import TASKS, Task
 from transformer_jax.trust import own
 
@@ -263,6 +263,8 @@ def _tuning(study: Study, workdir: Path) -> tuple[TrialResult, ...]:
     """Return the trials of the tuning; none if the study is not tuned."""
     if study.tuned is None:
         return ()
+    if not (workdir / TUNING / TRIALS).is_dir():
+        logger.warning("%s: is missing, so the report does not show how values were tuned", workdir / TUNING)
     return tuple(_trial(file.parent) for file in sorted((workdir / TUNING / TRIALS).glob(f"*/{SPEC}")))
 
 
@@ -290,12 +292,21 @@ def loaded_study(folder: Path, file: Path, record: Mapping[str, Any]) -> Study:
         if study.pretraining is None:
             raise ConfigError(f"{file}: is of a pretraining, which the study in {folder} does not have now")
         study = study.pretraining
+    study = dataclasses.replace(study, tuned=_tuned_as(declaration, study))
     if isinstance(declaration, dict) and declaration.get("precision"):  # it may be that of flags
         study = dataclasses.replace(study, precision=declaration["precision"], max_seeds=declaration["max_seeds"])
     if record.get("config") is None or not isinstance(declaration, dict):
         chosen = declaration.get("chosen") if isinstance(declaration, dict) else None
         return dataclasses.replace(study, chosen=chosen) if isinstance(chosen, dict) else study
     return with_code(declared_study(declaration, file), study)
+
+
+def _tuned_as(declaration: Any, study: Study) -> Tuned | None:
+    """Return how the trials of a declaration were tuned, with the margin of the study as its file is now."""
+    before = from_record(declaration.get("tuned")) if isinstance(declaration, dict) else None
+    if before is None or study.tuned is None:
+        return before or study.tuned
+    return dataclasses.replace(before, margin=study.tuned.margin)
 
 
 def _trust_parts(study: Study) -> None:

@@ -18,6 +18,7 @@ _MOST_TOGETHER = 4
 _MARKERS, _STYLES = ("o", "s", "^", "v"), ("-", "--", "-.", ":")
 _GREY = "#9298a3"  # visible on light and dark pages
 _COLUMNS, _PANEL_ROW, _PANEL_TITLE = 3, 1.45, 22  # of small multiples: columns, inches, characters
+_MOST_TICKS = 9
 _WIDEST_LINEAR = 5.0
 """Largest ratio of scores with a linear scale."""
 
@@ -101,14 +102,16 @@ def _scales(panels: Sequence[Any], found: Sequence[Response]) -> None:
     values = sorted({point.value for response in found for point in response.points})
     scores = [point.score for response in found for point in response.points if math.isfinite(point.score)]
     is_wide = bool(scores) and min(scores) > 0 and max(scores) > _WIDEST_LINEAR * min(scores)
-    few = len(values) <= 9 and len(panels) == 1
+    is_single = len(panels) == 1
+    ticks = values if is_single else [values[0], values[len(values) // 2], values[-1]]
     for panel in panels:
         panel.set_xscale("log")
-        if few:
-            panel.xaxis.set_major_locator(FixedLocator(values))
+        if len(values) <= _MOST_TICKS:
+            panel.xaxis.set_major_locator(FixedLocator(ticks))
             panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
             panel.xaxis.set_minor_locator(NullLocator())
-            panel.tick_params(axis="x", labelsize=8, rotation=0 if len(values) <= 5 else 45)
+            if is_single:
+                panel.tick_params(axis="x", labelsize=8, rotation=0 if len(values) <= 5 else 45)
         panel.xaxis.set_minor_formatter(NullFormatter())
         if is_wide:
             panel.set_yscale("log")
