@@ -300,8 +300,8 @@ def _verify(arguments: Arguments, stages: Sequence[_Stage], folder: Path, workdi
 
     values, place = arguments.flags, workdir / "verification"
     if stages[-1].study.tuned is not None:
-        chosen = _read_results(values, stages[-1], folder).recorded.declaration["chosen"]
-        stages = [*stages[:-1], stages[-1]._replace(study=dataclasses.replace(stages[-1].study, chosen=chosen))]
+        tuned_values = _read_results(values, stages[-1], folder).recorded.declaration["chosen"]
+        stages = [stages[-1]._replace(study=dataclasses.replace(stages[-1].study, chosen=tuned_values))]
     found, trials = _matched(values, stages, folder, place)
     names = chosen(found, values.verify)
     starts = {Path(str(t.starts_from)).name for t in trials[-1].trials if t.name in names and t.starts_from}

@@ -179,7 +179,10 @@ def tuned_record(tuned: Tuned | None) -> dict[str, Any] | None:
 
 def from_record(values: Mapping[str, Any] | None) -> Tuned | None:
     """Return the declaration of `tuned_record`."""
-    return None if values is None else Tuned(**{**values, "factors": tuple(map(float, values["factors"]))})
+    if values is None:
+        return None
+    others = {name: value for name, value in values.items() if name != "factors"}
+    return Tuned(factors=tuple(map(float, values["factors"])), **others)
 
 
 def check_alike(before: Mapping[str, Any] | None, now: Tuned | None, where: str) -> None:
