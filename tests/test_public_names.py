@@ -15,6 +15,8 @@ from run_support import trained_folder
 from support import assert_close
 
 import transformer_jax
+from transformer_jax.sweeps.search.search import Space
+from transformer_jax.sweeps.search.tuning import TuningGrid
 from transformer_jax.sweeps.trials import grid
 
 ROOT = Path(__file__).parent.parent
@@ -45,6 +47,9 @@ def python_blocks(page):
 def check_study(names):
     assert len(grid(names["STUDY"], {}).trials) == 4 * 3
     assert len(grid(names["WALK"], {}).trials) == (4 + 2) * 3
+    rates = {t.config.optimizer.learning_rate for t in TuningGrid(Space(names["TUNED"], {})).next([])}
+    assert len(rates) == 5
+    assert max(rates) / min(rates) == pytest.approx(16)
     sizes = {trial.labels["size"]: trial.config.model.emb_dim for trial in grid(names["TWO_SIZES"], {}).trials}
     assert sizes == {"small": 64, "large": 128}
 

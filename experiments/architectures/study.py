@@ -52,6 +52,8 @@ def study(size):
             "training.checkpoint_every_steps": size.num_train_steps // 2,
             "training.keep_last": 1,
         },
+        contrasts=("model",),
+        precision={"test/sacrebleu": 3},
         metrics=(
             Metric("test/sacrebleu"),
             Metric("test/exact_match"),

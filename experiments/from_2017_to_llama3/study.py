@@ -8,6 +8,7 @@ from transformer_jax.sweeps.designs import LeaveOneOut, Step, Walk, joined
 from transformer_jax.sweeps.equal_sizes import EqualParameters
 from transformer_jax.sweeps.figures import Curves, MetricByVariant
 from transformer_jax.sweeps.study import Metric, StepsTo, Study
+from transformer_jax.sweeps.tuning import Tuned
 
 STEPS = (
     # Vaswani et al. 2017; as a language model, Liu et al. 2018.
@@ -82,11 +83,15 @@ STUDY = Study(
     question="From the Transformer of 2017 to Llama 3: which of the seven steps carries weight?",
     baseline="configs/shakespeare_char.py",
     not_shown=(
-        "the steps at the sizes, contexts and amounts of text that they were made for; steps that this package has no "
-        "field for, as parallel sub-layers; and a learning rate that is searched for every model."
+        "the steps at the sizes, contexts and amounts of text that they were made for; and steps that this package has "
+        "no field for, as parallel sub-layers."
     ),
     axes=(joined(Walk(STEPS), LeaveOneOut(STEPS)),),
     equal_parameters=EqualParameters(("model.mlp_dim",), embeddings=False),
+    tuned=Tuned("optimizer.learning_rate", factors=(0.5, 1, 2)),
+    seeds=(0, 1, 2, 3, 4),
+    precision={"valid/loss": 0.015},
+    max_seeds=10,
     metrics=(Metric("valid/loss"), StepsTo("valid/loss", 2.0)),
     figures=(MetricByVariant("valid/loss"), Curves("valid/loss")),
     settings={

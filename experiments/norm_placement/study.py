@@ -1,7 +1,7 @@
 """Post-LN and Pre-LN, each with and without warm-up, at two depths, at one peak learning rate (Xiong et al. 2020)."""
 
 from transformer_jax.sweeps.figures import Curves, MetricByAxis, MetricByBin
-from transformer_jax.sweeps.study import Axis, Metric, Study, over
+from transformer_jax.sweeps.study import Axis, Contrast, Interaction, Metric, Study, over
 
 
 def measure(scorer):
@@ -42,12 +42,17 @@ STUDY = Study(
         "training.checkpoint_every_steps": 350,
     },
     metrics=(
-        Metric("test/exact_match", "max"),
         Metric("test/sacrebleu", "max"),
+        Metric("test/exact_match", "max"),
         Metric("test/loss", "min"),
         Metric("start/last_layer_gradient_norm"),
     ),
-    contrasts=("norm", "warmup"),
+    contrasts=(
+        Contrast("norm", "pre", "post", says="{a}-LN is ahead of {b}-LN"),
+        "warmup",
+        Interaction("norm", "depth"),
+    ),
+    precision={"test/sacrebleu": 3},
     figures=(
         Curves("train/loss", title="Training loss"),
         MetricByAxis("test/exact_match", x="depth"),

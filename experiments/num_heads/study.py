@@ -26,6 +26,8 @@ STUDY = Study(
         "training.eval_every_steps": 400,
         "training.checkpoint_every_steps": 400,
     },
-    metrics=(Metric("test/exact_match", "max"), Metric("test/sacrebleu", "max"), Metric("test/loss", "min")),
+    contrasts=("attention",),
+    precision={"test/sacrebleu": 3},
+    metrics=(Metric("test/sacrebleu", "max"), Metric("test/exact_match", "max"), Metric("test/loss", "min")),
     figures=(MetricByVariant("test/exact_match"), MetricByVariant("test/loss"), Curves("valid/loss")),
 )

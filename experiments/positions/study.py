@@ -41,7 +41,10 @@ STUDY = Study(
         "training.eval_every_steps": 400,
         "training.checkpoint_every_steps": 400,
     },
+    contrasts=("position_encoding",),
+    precision={"test/sacrebleu": 3},
     metrics=(
+        Metric("test/sacrebleu", "max"),
         Metric("test/exact_match", "max"),
         Metric("test_longer/exact_match", "max"),
         Metric("test/loss", "min"),

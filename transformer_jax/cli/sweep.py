@@ -25,6 +25,9 @@ study's question of another config, such as a language model; fields and metrics
 named. If the study has a pretraining, its trials run first, in WORKDIR/pretraining; --pretraining.FIELD=VALUE overrides
 a field of theirs. `report` makes tables and figures of the results.
 
+A study that is `tuned` trains every variant with several values of a field first, in WORKDIR/tuning, and then with its
+own best value.
+
 --until="test/loss: 0.015" trains as many seeds as the widths of the intervals need, by Stein's rule of two stages: five
 seeds, and then as many as their spread asks for, at most --max_seeds. A study can declare such widths as `precision`.
 """
@@ -46,7 +49,9 @@ from transformer_jax.host import exit_codes
 
 if TYPE_CHECKING:  # imports JAX
     from transformer_jax.sweeps.committed_trials import Matched, StageTrials
+    from transformer_jax.sweeps.dry_run import Program
     from transformer_jax.sweeps.results import Given
+    from transformer_jax.sweeps.results_folder import ResultsFolder
     from transformer_jax.sweeps.search.search import Search, SearchOptions
     from transformer_jax.sweeps.study import Study
     from transformer_jax.sweeps.trial_state import Standing
@@ -56,7 +61,7 @@ OVERRIDES = ("config", PRETRAINING)
 
 
 class _Stage(NamedTuple):
-    """A study or its pretraining.
+    """A study, its pretraining or its tuning.
 
     study: with the directions of its metrics. notes: on what its baseline lacks, and on derived defaults that its axes
     move. overrides: of config fields by name.
@@ -66,6 +71,7 @@ class _Stage(NamedTuple):
     notes: list[str]
     overrides: Mapping[str, Any]
     is_pretraining: bool
+    is_tuning: bool = False
 
 
 def define(values: flags.FlagValues) -> None:
@@ -130,8 +136,16 @@ def run(arguments: Arguments) -> int:
         raise ConfigError(f"--until: needs --search=grid, not {options.name}")
     standings: list[Standing] = []
     stages = _stages(arguments, folder, {"data.cache_dir": str((workdir / "token_cache").absolute())})
+    if stages[-1].study.tuned is not None and options.name != "grid":
+        raise ConfigError(f"--search={options.name}: a study that is tuned needs --search=grid")
     if values.verify is not None:
         return _verify(arguments, stages, folder, workdir)
+    if stages[-1].study.tuned is not None:
+        stages[-1], found, stopped_by = _tuned(arguments, stages[-1], folder, workdir)
+        if stopped_by:
+            return 128 + stopped_by
+        if failed := _say_failed(found):
+            return failed
     if values.results:
         _count_results(arguments, stages, folder, workdir)
     for stage in stages:
@@ -164,6 +178,73 @@ def _place(stage: _Stage, workdir: Path) -> Path:
     return workdir / FIRST if stage.is_pretraining else workdir
 
 
+def _tuned(arguments: Arguments, stage: _Stage, folder: Path, workdir: Path) -> tuple[_Stage, list[Standing], int]:
+    """Run or resume the tuning of a study.
+
+    Returns: the stage with the chosen values, if all trials have ended and none has failed; the trials of the tuning;
+      and the signal that has stopped them, or 0.
+    """
+    from transformer_jax.sweeps.search.search import Space
+    from transformer_jax.sweeps.search.tuning import TuningGrid
+    from transformer_jax.sweeps.tuning import TUNING
+
+    values, place = arguments.flags, workdir / TUNING
+    search = TuningGrid(Space(stage.study, stage.overrides))
+    if values.results:
+        _count_tuning(values, stage, folder, workdir, _given(arguments))
+    else:
+        _claim(values, stage, folder, workdir, _given(arguments))
+    tuning = stage._replace(study=search.study, is_tuning=True)
+    _claim(values, tuning, folder, place, _given(arguments))
+    standings, stopped_by = _run_trials(values, tuning, folder, place, lambda _: search)
+    if not stopped_by and all(standing.status != "failed" for standing in standings):
+        stage = stage._replace(study=search.tuned_study())
+    return stage, standings, stopped_by
+
+
+def _count_tuning(values: flags.FlagValues, stage: _Stage, folder: Path, workdir: Path, given: Given) -> None:
+    """Write the tuning trials of --results that have the config and corpus of the study into the work directory.
+
+    Raises: ConfigError if the results were tuned under other settings.
+    """
+    from transformer_jax.sweeps.committed_trials import StageTrials, count_finished, matched
+    from transformer_jax.sweeps.search.tuning import tuning_study
+    from transformer_jax.sweeps.trials import grid
+    from transformer_jax.sweeps.tuning import FACTOR, TUNING, factor_label
+
+    found, tuned = _read_results(values, stage, folder), stage.study.tuned
+    assert tuned is not None
+    _claim(values, stage, folder, workdir, given)
+    committed = found.tuning or []
+    there = {of.trial.labels.get(FACTOR) for of in committed}
+    factors = [of for of in tuned.widest if of in tuned.factors or factor_label(of) in there]
+    study = tuning_study(stage.study, stage.overrides, factors)
+    trials = StageTrials(grid(study, stage.overrides).trials, committed, study.metrics, workdir / TUNING)
+    _claim(values, stage._replace(study=study, is_tuning=True), folder, trials.workdir, given)
+    equal = matched(trials, None)
+    for note in equal.notes:
+        print(f"does not count: {note}", file=sys.stderr)
+    count, notes = count_finished(equal, trials, None)
+    print(f"{values.results}: {count} tuning trials count as finished here", file=sys.stderr)
+    for note in notes:
+        print(note, file=sys.stderr)
+
+
+def _read_results(values: flags.FlagValues, stage: _Stage, folder: Path) -> ResultsFolder:
+    """Return the content of --results; raise ConfigError if it is of another study, or tuned under other settings."""
+    from transformer_jax.sweeps.results_folder import read_results_folder
+    from transformer_jax.sweeps.tuning import check_alike
+
+    place = Path(values.results)
+    found = read_results_folder(place)
+    if (name := folder.absolute().name) != found.study:
+        raise ConfigError(f"--results={place}: is of the study '{found.study}', not of '{name}'")
+    if found.is_pretraining:
+        raise ConfigError(f"--results={place}: is of the pretraining of '{name}'; give the results of the study")
+    check_alike(found.recorded.declaration.get("tuned"), stage.study.tuned, f"--results={place}")
+    return found
+
+
 def _matched(
     values: flags.FlagValues, stages: Sequence[_Stage], folder: Path, workdir: Path
 ) -> tuple[Matched, list[StageTrials]]:
@@ -174,14 +255,8 @@ def _matched(
     Raises: ConfigError if it is no results folder, or one of another study or search; DataError for damaged files.
     """
     from transformer_jax.sweeps.committed_trials import StageTrials, matched
-    from transformer_jax.sweeps.results_folder import read_results_folder
 
-    place = Path(values.results)
-    found = read_results_folder(place)
-    if (name := folder.absolute().name) != found.study:
-        raise ConfigError(f"--results={place}: is of the study '{found.study}', not of '{name}'")
-    if found.is_pretraining:
-        raise ConfigError(f"--results={place}: is of the pretraining of '{name}'; give the results of the study")
+    found = _read_results(values, stages[-1], folder)
     trials = [
         StageTrials(
             _planned(stage, _search_options(values))[0],
@@ -224,6 +299,9 @@ def _verify(arguments: Arguments, stages: Sequence[_Stage], folder: Path, workdi
     from transformer_jax.sweeps.search.search import Listed
 
     values, place = arguments.flags, workdir / "verification"
+    if stages[-1].study.tuned is not None:
+        tuned_values = _read_results(values, stages[-1], folder).recorded.declaration["chosen"]
+        stages = [stages[-1]._replace(study=dataclasses.replace(stages[-1].study, chosen=tuned_values))]
     found, trials = _matched(values, stages, folder, place)
     names = chosen(found, values.verify)
     starts = {Path(str(t.starts_from)).name for t in trials[-1].trials if t.name in names and t.starts_from}
@@ -270,14 +348,17 @@ def _run_stage(
 
 def _claim(values: flags.FlagValues, stage: _Stage, folder: Path, workdir: Path, given: Given) -> None:
     """Make the work directory of a stage; raise ConfigError if it is of another study."""
-    from transformer_jax.sweeps.results import check_seeds, check_trials, claim_sweep
+    from transformer_jax.sweeps.results import check_seeds, check_trials, check_tuned, claim_sweep
     from transformer_jax.sweeps.study_json import declaration_of
 
     if stage.study.precision:
         check_seeds(workdir, stage.study.max_seeds)
+    check_tuned(workdir, stage.study)
     other = stage.study.baseline if values.config and not stage.is_pretraining else None
-    claim_sweep(workdir, folder, declaration_of(stage.study), other, stage.is_pretraining, given)
-    check_trials(workdir, stage.study, folder)
+    declaration = declaration_of(stage.study)
+    claim_sweep(workdir, folder, declaration, other, stage.is_pretraining, given, stage.is_tuning)
+    if not stage.is_tuning:  # the axis of factors grows while it runs
+        check_trials(workdir, stage.study, folder)
 
 
 def _run_trials(
@@ -323,6 +404,10 @@ def _dry_run(arguments: Arguments, folder: Path) -> int:
     check_options(options)
     for stage in _stages(arguments, folder, {}):
         trials, notes = _planned(stage, options)
+        programs: list[Program] = []
+        if stage.study.tuned is not None:
+            programs = _plan_tuning(stage, options, trials)
+            notes.append("the fields that are tuned have their own values here")
         if options.name == "tpe" and not stage.is_pretraining:
             notes.append("tpe chooses its variants by results; these are random draws, as many as it would choose")
         if stage.study.precision:
@@ -332,8 +417,31 @@ def _dry_run(arguments: Arguments, folder: Path) -> int:
             )
         if stage.is_pretraining:
             notes.append("these trials are the pretraining; the next table has those that start from them")
-        print_plan(trials, programs_of(trials), [*stage.notes, *notes])
+        print_plan(trials, programs or programs_of(trials), [*stage.notes, *notes])
     return exit_codes.OK
+
+
+def _plan_tuning(stage: _Stage, options: SearchOptions, trials: Sequence[Trial]) -> list[Program]:
+    """Print the plan of the tuning of a study; return the programs of its trials, each measured once for both."""
+    from transformer_jax.sweeps.dry_run import print_plan, programs_of
+    from transformer_jax.sweeps.search.search import Space
+    from transformer_jax.sweeps.search.tuning import TuningGrid
+
+    if options.name != "grid":
+        raise ConfigError(f"--search={options.name}: a study that is tuned needs --search=grid")
+    search, tuned = TuningGrid(Space(stage.study, stage.overrides)), stage.study.tuned
+    assert tuned is not None
+    first = search.next([])
+    together = programs_of([*first, *trials])
+    names = {trial.name for trial in first}
+    parts = [
+        [dataclasses.replace(of, trials=kept) for of in together if (kept := tuple(filter(is_in, of.trials)))]
+        for is_in in (lambda trial: trial.name in names, lambda trial: trial.name not in names)
+    ]
+    step = len(first) // len(tuned.factors)
+    notes = [*search.notes, f"each extension adds {step} trials; these trials are the tuning, the next table the study"]
+    print_plan(first, parts[0], notes)
+    return parts[1]
 
 
 def _given(arguments: Arguments) -> Given:

@@ -34,7 +34,8 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
     then are all alike is left out, unless it varies the pretraining, which stays as it is, or equal operations. So is a
     metric that the task or the corpus lacks; a figure of it shows the first remaining metric, or is left out. If no
     metric with a direction is left, `training.best_metric` is the first. `equal_parameters` is left out if the config
-    reads none of its fields, and `not_shown`, since it is about the study's own baseline.
+    reads none of its fields, `tuned` if it does not read that one, and `not_shown`, since it is about the study's own
+    baseline.
 
     Args:
       spec: the config as given on the command line. config: of `read_baseline`. splits: of its corpus.
@@ -46,6 +47,7 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
             f"'{config.task.name}'"
         )
     lacking = _lacking(study, config, _fields(study))
+    untuned = study.tuned is not None and bool(_lacking(study, config, {study.tuned.field}))
     sizes = () if study.equal_sizes is None else study.equal_sizes.fields
     unsized = bool(sizes) and _lacking(study, config, set(sizes)) == set(sizes)
     axes, idle = [], []
@@ -74,6 +76,7 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
         precision={m.name: study.precision[m.name] for m in metrics if m.name in study.precision},
         equal_parameters=() if unsized else study.equal_parameters,
         equal_flops=_equal_flops(study, remaining),
+        tuned=None if untuned else study.tuned,
         figures=_figures(study, config, splits, metrics[0].name, remaining),
         not_shown="",
     )
@@ -82,6 +85,7 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
         for kind, names in (
             *(("fields", sorted(lacking)), ("axes", idle), ("metrics", unknown)),
             ("equal_parameters of", sizes if unsized else ()),
+            ("tuning of", (study.tuned.field,) if untuned and study.tuned is not None else ()),
         )
         if names
     ]

@@ -2,6 +2,7 @@
 
 WORKDIR/study.json             name, folder and declaration of the study; another study is refused
 WORKDIR/pretraining            the work directory of the study's pretraining, if it has one
+WORKDIR/tuning                 the work directory of its tuning, if it is tuned
 WORKDIR/trials/TRIAL/          config.json, metrics.jsonl, checkpoints, evaluation, and
 WORKDIR/trials/TRIAL/trial.json   the task: labels, seed, config, metrics
 WORKDIR/trials/TRIAL/result.json  the outcome; written atomically at the end
@@ -36,12 +37,13 @@ from transformer_jax.metrics_file import is_number
 from transformer_jax.readers import parse_json, read_bytes, read_text
 from transformer_jax.sweeps.study import FILE, Axis, Metric, Study
 from transformer_jax.sweeps.trials import TRIALS, Trial, variant_name
+from transformer_jax.sweeps.tuning import TUNING, check_alike
 from transformer_jax.trust import UntrustedError, reading
 
 STUDY = "study.json"
 SPEC, RESULT, OUTPUT, LOCK = "trial.json", "result.json", "output.txt", ".worker_lock"
 PRUNED = "pruned.txt"
-ASKED, _ASKED = "asked_first", ("contrasts", "metrics", "precision")
+ASKED, _ASKED = "asked_first", ("contrasts", "metrics", "precision", "tuned")
 
 
 class Given(NamedTuple):
@@ -112,6 +114,7 @@ def claim_sweep(
     config: str | None = None,
     is_pretraining: bool = False,
     given: Given | None = None,
+    is_tuning: bool = False,
 ) -> None:
     """Make the work directory of the study in a folder; raise ConfigError if it belongs to another study.
 
@@ -120,6 +123,7 @@ def claim_sweep(
       config: the baseline in place of the study's own, if there is one.
       is_pretraining: the work directory is that of the study's pretraining.
       given: the command, for the report.
+      is_tuning: the work directory is that of the study's tuning.
     """
     check_path_is_text(workdir)
     check_path_is_text(study)
@@ -141,25 +145,40 @@ def claim_sweep(
             raise ConfigError(f"--workdir={workdir}: was started with {other}; give the same, or choose another folder")
         asked = record.get(ASKED)
     record: dict[str, Any] = {"study": name, "folder": folder, "declaration": declaration, "config": config}
-    if not any((workdir / TRIALS).glob(f"*/{SPEC}")):
+    if not _has_trials(workdir):
         asked = asked_by(declaration)
     if asked is not None:
         record[ASKED] = asked
     if given is not None:
         record["given"] = given._asdict()
-    _write(workdir / STUDY, record | ({"is_pretraining": True} if is_pretraining else {}))
+    kinds = {"is_pretraining": is_pretraining, "is_tuning": is_tuning}
+    _write(workdir / STUDY, record | {name: True for name, is_it in kinds.items() if is_it})
+
+
+def _has_trials(workdir: Path) -> bool:
+    """Return whether a study has begun: with its own trials, or those of its tuning."""
+    return any(any((place / TRIALS).glob(f"*/{SPEC}")) for place in (workdir, workdir / TUNING))
+
+
+def check_tuned(workdir: Path, study: Study) -> None:
+    """Raise ConfigError, which names the settings, if trials in the work directory were tuned under others."""
+    if not (workdir / STUDY).exists() or not _has_trials(workdir):
+        return
+    declaration = read_object(workdir / STUDY, STUDY_FIELDS).get("declaration")
+    if isinstance(declaration, dict):
+        check_alike(declaration.get("tuned"), study.tuned, f"--workdir={workdir}")
 
 
 def asked_by(declaration: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return what a study asks, of its declaration: contrasts, metrics and widths, and the sha256 of these."""
+    """Return what a study asks, of its declaration: contrasts, metrics, widths and tuning, and the sha256 of these."""
     if declaration is None:
         return None
-    asked = {name: declaration[name] for name in _ASKED}
+    asked = {name: declaration[name] for name in _ASKED if name != "tuned" or declaration[name] is not None}
     return asked | {"sha256": _text_sha256(json_text(asked))}
 
 
 def changes_of(record: Mapping[str, Any], declaration: Mapping[str, Any]) -> list[str] | None:
-    """Return which of contrasts, metrics and widths a study has changed since its first trial; None if unknown.
+    """Return which of contrasts, metrics, widths and tuning a study has changed since its first trial; None if unknown.
 
     Args: record: content of study.json. declaration: of the study as it is now.
     """

@@ -41,6 +41,7 @@ from transformer_jax.trust import UntrustedError, reading
 FORMAT = 1
 DECLARATION = "declaration.json"
 TRIALS_FILE, MEASUREMENTS, PRETRAINING_FILE = "trials.json", "measurements.csv", "pretraining.csv"
+TUNING_FILE = "tuning_measurements.csv"
 FIGURES = "figures"
 """The folder of the figures in a results folder."""
 LOG, SCORE = "log", "score"
@@ -130,6 +131,12 @@ class ResultsFolder:
         part = self.listing.get("pretraining")
         return None if part is None else self._read_trials({**self.listing, **part}, PRETRAINING_FILE)
 
+    @functools.cached_property
+    def tuning(self) -> list[CommittedTrial] | None:
+        """The trials of the tuning; None if there are none. Errors as `trials`."""
+        part = self.listing.get("tuning")
+        return None if part is None else self._read_trials({**self.listing, **part}, TUNING_FILE)
+
     def _read_trials(self, listing: Mapping[str, Any], file: str) -> list[CommittedTrial]:
         with _named_errors(self.path), reading(self.path / TRIALS_FILE):
             return list(_trials(listing, self.path, file))
@@ -169,7 +176,7 @@ def read_results_folder(path: Path) -> ResultsFolder:
     if listing.get("study") != record["study"]:
         raise DataError(f"{path}: {DECLARATION} is of '{record['study']}', {TRIALS_FILE} of '{listing.get('study')}'")
     for name, sha256 in listing["files"].items():
-        _check_file(path / name, sha256, name in (MEASUREMENTS, PRETRAINING_FILE))
+        _check_file(path / name, sha256, name in (MEASUREMENTS, PRETRAINING_FILE, TUNING_FILE))
     with _named_errors(path):
         return ResultsFolder(
             path=path,

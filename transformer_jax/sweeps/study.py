@@ -39,6 +39,7 @@ from transformer_jax.sweeps.equal_sizes import EqualParameters
 from transformer_jax.sweeps.figures import Figure, check_figures
 from transformer_jax.sweeps.statistics import PILOT
 from transformer_jax.sweeps.steps_to import COSTS, Target, target_of
+from transformer_jax.sweeps.tuning import FACTOR, VALID, Tuned
 from transformer_jax.tasks.task import TRAIN, Task, declared, training_metrics
 from transformer_jax.trust import own
 
@@ -215,12 +216,15 @@ class Study:
       equal_flops: every variant trains with as many floating-point operations as the reference; the number of its steps
         follows; see `tasks.flops.step_operations`. If the shapes of batches depend on the corpus, it is tokenized
         before the sweep. Names of values by axis, as `{"budget": "flops"}`: only the variants with these values.
+      tuned: a field, such as the learning rate, of which every variant is trained with its own best value. It is chosen
+        on seeds that the study does not have, by the validation split, before the trials of the study run; sizes and
+        steps that are made equal are chosen before.
       pretraining: a study of a first training. A trial starts from the checkpoint (`training.init_from`) of the trial
         that has its seed, and on every axis of that study its value. Axes of the same name have the same values.
       not_shown: what the question may suggest and the study does not show, as a noun phrase and further sentences. It
         follows the words "Not shown:" in the report.
-      chosen: values that follow from equal_parameters and equal_flops, by variant and field; `with_chosen` computes
-        them, and the sweep records them.
+      chosen: values that follow from equal_parameters and equal_flops, which `with_chosen` computes, and from tuned, by
+        variant and field. The sweep records them.
       folder: the folder of study.py; `load_study` sets it.
     """
 
@@ -239,6 +243,7 @@ class Study:
     figures: tuple[Figure, ...] = ()
     equal_parameters: str | tuple[str, ...] | EqualParameters = ()
     equal_flops: bool | Mapping[str, str] = False
+    tuned: Tuned | None = None
     pretraining: Study | None = None
     not_shown: str = ""
     chosen: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
@@ -287,6 +292,8 @@ class Study:
             self._check_equal_flops()
         if self.pretraining is not None:
             self._check_pretraining(self.pretraining)
+        if self.tuned is not None:
+            self._check_tuned(self.tuned)
 
     def _check_equal_parameters(self, equal: EqualParameters) -> None:
         equal.check()
@@ -310,6 +317,27 @@ class Study:
             raise ConfigError(f"max_seeds={self.max_seeds}: the first stage has {pilot} seeds already")
         if self.precision and (self.pretraining is not None or any(isinstance(axis, Range) for axis in self.axes)):
             raise ConfigError("precision: cannot be had in a study with a pretraining or a range; list the seeds")
+
+    def _check_tuned(self, tuned: Tuned) -> None:
+        tuned.check()
+        if self.pretraining is not None or any(isinstance(axis, Range) for axis in self.axes):
+            raise ConfigError("tuned: cannot be had in a study with a pretraining or a range")
+        if tuned.field == SEED:
+            raise ConfigError("tuned: the seed cannot be tuned")
+        for axis in self.axes:
+            if axis.name in (FACTOR, "chosen", "good", "margin"):
+                raise ConfigError(f"axis '{axis.name}': a tuning has a column of this name; choose another name")
+            if isinstance(axis, Axis) and any(tuned.field in overrides for overrides in axis.values.values()):
+                raise ConfigError(f"tuned: axis '{axis.name}' cannot set {tuned.field}, which is tuned")
+        equal = () if self.equal_sizes is None else self.equal_sizes.fields
+        if tuned.field in (*equal, *((STEPS,) if self.equal_flops else ())):
+            raise ConfigError(f"tuned: {tuned.field} is computed, so that variants are equal; it cannot be tuned")
+        last = max(self.seeds) + max(0, self.max_seeds - len(self.seeds)) if self.precision else max(self.seeds)
+        own = {*self.seeds, *range(max(self.seeds), last + 1)}
+        if taken := sorted(own.intersection(tuned.seed_numbers)):
+            raise ConfigError(
+                f"tuned: the study has the seed {taken[0]} too, or may add it; set first_seed to one above {last}"
+            )
 
     def _check_equal_flops(self) -> None:
         for axis in self.axes:
@@ -408,7 +436,16 @@ class Study:
                     f"precision: metric '{metric.name}' has no direction, so no value of it is better; give 'max' or "
                     "'min'"
                 )
-        return dataclasses.replace(self, metrics=metrics)
+        return dataclasses.replace(self, metrics=metrics, tuned=self._tuned_for(task, splits))
+
+    def _tuned_for(self, task: Task, splits: Sequence[str] | None) -> Tuned | None:
+        """Return `tuned` with the name of its metric; raise ConfigError if the task gives it no direction."""
+        if self.tuned is None:
+            return None
+        metric = self.metric_for_task(self.tuning_metric, task, splits)
+        if not metric.direction:
+            raise ConfigError(f"tuned: metric '{metric.name}' has no direction, so no value of it is better")
+        return dataclasses.replace(self.tuned, metric=metric.name)
 
     def metric_for_task(self, metric: Metric, task: Task, splits: Sequence[str] | None) -> Metric:
         """Return one metric with its direction; arguments and errors as in `for_task`."""
@@ -435,6 +472,14 @@ class Study:
                 "direction out"
             )
         return dataclasses.replace(metric, direction=metric.direction or spec.direction)
+
+    @property
+    def tuning_metric(self) -> Metric:
+        """The metric by which values are tuned; only for a study that is tuned."""
+        assert self.tuned is not None
+        first = self.metrics[0].name if self.metrics[0].split == VALID else f"{VALID}/loss"
+        name = self.tuned.metric or first
+        return next((metric for metric in self.metrics if metric.name == name), Metric(name))
 
     @property
     def reference_variant(self) -> dict[str, str]:

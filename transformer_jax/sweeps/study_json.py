@@ -19,6 +19,8 @@ from transformer_jax.sweeps.designs import Design
 from transformer_jax.sweeps.equal_sizes import EqualParameters
 from transformer_jax.sweeps.figures import Curves, CustomFigure, MetricByAxis, MetricByBin, MetricByVariant
 from transformer_jax.sweeps.study import NOWHERE, Axis, Metric, Range, Study
+from transformer_jax.sweeps.tuning import from_record as tuned_from_record
+from transformer_jax.sweeps.tuning import tuned_record
 from transformer_jax.trust import UntrustedError, check, reading
 
 _FIGURES = {cls.__name__: cls for cls in (MetricByVariant, Curves, MetricByAxis, MetricByBin)}
@@ -46,6 +48,7 @@ def declaration_of(study: Study) -> dict[str, Any]:
         "custom_figures": [figure.title for figure in study.figures if isinstance(figure, CustomFigure)],
         "equal_parameters": None if study.equal_sizes is None else dataclasses.asdict(study.equal_sizes),
         "equal_flops": _plain(study.equal_flops),
+        "tuned": tuned_record(study.tuned),
         "chosen": {variant: dict(fields) for variant, fields in study.chosen.items()},
         "pretraining": None if study.pretraining is None else declaration_of(study.pretraining),
         "not_shown": study.not_shown,
@@ -118,6 +121,7 @@ def _study(values: Mapping[str, Any], file: Path) -> Study:
         ),
         equal_parameters=_equal_parameters(values.get("equal_parameters")),
         equal_flops=_plain(values["equal_flops"]),
+        tuned=tuned_from_record(values.get("tuned")),
         chosen={variant: dict(fields) for variant, fields in values.get("chosen", {}).items()},
         pretraining=None if first is None else declared_study(first, file),
         not_shown=str(values["not_shown"]),

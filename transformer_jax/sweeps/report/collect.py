@@ -43,6 +43,7 @@ from transformer_jax.sweeps.search.storage import recorded
 from transformer_jax.sweeps.study import INIT_FROM, Axis, Study, load_study
 from transformer_jax.sweeps.study_json import declaration_of, declared_study, with_code
 from transformer_jax.sweeps.trials import PRETRAINING, Trial, grid_labels
+from transformer_jax.sweeps.tuning import TUNING, Tuned, from_record
 from transformer_jax.tasks.task import TASKS, Task
 from transformer_jax.trust import own
 
@@ -70,7 +71,8 @@ class StudyResults:
     asked: whether contrasts, metrics and widths are those of the first trial; None if it is not known.
     is_pretraining: `study` is the pretraining of the study in the folder. given: the command of the sweep; None
     if it was not started by the command. config: the baseline in place of the study's own.
-    first: the pretraining of the study; None if there is none, or its trials cannot be read.
+    first: the pretraining of the study; None if there is none, or its trials cannot be read. tuning: the trials of its
+    tuning.
     is_committed: from a results folder, `workdir`. recorded: what only the work directory shows; None if the study has
     changed since. kept: figures of the earlier report by number, for those that cannot be drawn.
     """
@@ -86,6 +88,7 @@ class StudyResults:
     asked: Asked | None = None
     config: str | None = None
     first: StudyResults | None = None
+    tuning: tuple[TrialResult, ...] = ()
     is_committed: bool = False
     recorded: Recorded | None = None
     kept: Mapping[int, KeptFigure] = dataclasses.field(default_factory=dict)
@@ -170,6 +173,10 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
       that cannot be read.
     """
     record = _study_record(workdir)
+    if record.get("is_tuning"):
+        raise ConfigError(
+            f"--workdir={workdir}: is the tuning of a study; report the study: --workdir={workdir.parent}"
+        )
     if folder is None:
         study, folder, code = _recorded_study(workdir, record)
     else:
@@ -198,6 +205,7 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
         asked=asked_of(record, study),
         config=record.get("config"),
         first=_first(study, workdir, code),
+        tuning=_tuning(study, workdir),
     )
     results = with_second_stage(results)
     for what in results.lost:
@@ -251,6 +259,15 @@ def _first(study: Study, workdir: Path, code: Path | None) -> StudyResults | Non
     return None
 
 
+def _tuning(study: Study, workdir: Path) -> tuple[TrialResult, ...]:
+    """Return the trials of the tuning; none if the study is not tuned."""
+    if study.tuned is None:
+        return ()
+    if not (workdir / TUNING / TRIALS).is_dir():
+        logger.warning("%s: is missing, so the report does not show how values were tuned", workdir / TUNING)
+    return tuple(_trial(file.parent) for file in sorted((workdir / TUNING / TRIALS).glob(f"*/{SPEC}")))
+
+
 def _study_record(workdir: Path) -> dict[str, Any]:
     file = workdir / STUDY
     if is_results_folder(workdir) and not file.exists():
@@ -275,12 +292,21 @@ def loaded_study(folder: Path, file: Path, record: Mapping[str, Any]) -> Study:
         if study.pretraining is None:
             raise ConfigError(f"{file}: is of a pretraining, which the study in {folder} does not have now")
         study = study.pretraining
+    study = dataclasses.replace(study, tuned=_tuned_as(declaration, study))
     if isinstance(declaration, dict) and declaration.get("precision"):  # it may be that of flags
         study = dataclasses.replace(study, precision=declaration["precision"], max_seeds=declaration["max_seeds"])
     if record.get("config") is None or not isinstance(declaration, dict):
         chosen = declaration.get("chosen") if isinstance(declaration, dict) else None
         return dataclasses.replace(study, chosen=chosen) if isinstance(chosen, dict) else study
     return with_code(declared_study(declaration, file), study)
+
+
+def _tuned_as(declaration: Any, study: Study) -> Tuned | None:
+    """Return how the trials of a declaration were tuned, with the margin of the study as its file is now."""
+    before = from_record(declaration.get("tuned")) if isinstance(declaration, dict) else None
+    if before is None or study.tuned is None:
+        return before or study.tuned
+    return dataclasses.replace(before, margin=study.tuned.margin)
 
 
 def _trust_parts(study: Study) -> None:

@@ -24,6 +24,7 @@ from transformer_jax.sweeps.report.drawing import Drawn
 from transformer_jax.sweeps.report.measurements import measurements_csv
 from transformer_jax.sweeps.report.older_results import is_older_folder, read_older_results
 from transformer_jax.sweeps.report.reproduction import sweep_command
+from transformer_jax.sweeps.report.tuning import tuning_results
 from transformer_jax.sweeps.report.variants import TrialResult
 from transformer_jax.sweeps.results import ASKED, check_labels
 from transformer_jax.sweeps.results_folder import (
@@ -32,6 +33,7 @@ from transformer_jax.sweeps.results_folder import (
     MEASUREMENTS,
     PRETRAINING_FILE,
     TRIALS_FILE,
+    TUNING_FILE,
     CommittedTrial,
     KeptFigure,
     Recorded,
@@ -46,6 +48,7 @@ from transformer_jax.sweeps.search.search import SearchOptions
 from transformer_jax.sweeps.study import Study
 from transformer_jax.sweeps.study_json import declaration_of, declared_study
 from transformer_jax.sweeps.trials import TRIALS
+from transformer_jax.sweeps.tuning import TUNING
 from transformer_jax.tasks.task import TASKS
 
 logger = logging.getLogger(__name__)
@@ -99,6 +102,7 @@ def collect_results(path: Path, folder: Path | None = None) -> StudyResults:
         asked=asked_of({ASKED: found.asked}, study),
         config=found.config,
         first=_first(study, found, path, place, folder),
+        tuning=tuple(_trial_results(found.tuning or [], path / TUNING)),
         is_committed=True,
         recorded=found.recorded if is_as_it_was else None,
         kept={figure.number: figure for figure in found.kept if folder is None or not figure.is_own},
@@ -157,11 +161,14 @@ def results_files(results: StudyResults, figures: Sequence[Drawn], tables: Mappi
     }
     first = results.first
     more = {} if first is None else {PRETRAINING_FILE: measurements_csv(first).encode()}
+    if results.tuning:
+        more[TUNING_FILE] = measurements_csv(tuning_results(results)).encode()
     trials = {
         "study": results.name,
         "files": {name: content_sha256(data) for name, data in {**tables, **more, **drawn}.items()},
         **trials_record(_committed(results.trials, results.workdir)),
         "pretraining": None if first is None else trials_record(_committed(first.trials, first.workdir)),
+        **({"tuning": trials_record(_committed(results.tuning, results.workdir))} if results.tuning else {}),
     }
     return {DECLARATION: file_text(declaration), TRIALS_FILE: file_text(trials), **more}
 

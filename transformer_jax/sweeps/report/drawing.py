@@ -30,6 +30,7 @@ from transformer_jax.sweeps.figures import (
 from transformer_jax.sweeps.report import plots
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.formatting import metric_name
+from transformer_jax.sweeps.report.response_curves import response_figure
 from transformer_jax.sweeps.results_folder import FIGURES, KeptFigure
 from transformer_jax.tasks.task import TRAIN
 
@@ -75,7 +76,7 @@ def default_figures(results: StudyResults) -> tuple[Figure, ...]:
 
 
 def draw_figures(results: StudyResults) -> Iterator[Drawn]:
-    """Yield every figure of a study, in its order.
+    """Yield every figure of a study, in its order, and that of its tuning.
 
     Curves against a cost that no trial has logged, such as operations of an architecture that does not count them, are
     left out with a warning. If a results folder lacks the numbers of a figure, a warning names it, and it stays as the
@@ -98,10 +99,16 @@ def draw_figures(results: StudyResults) -> Iterator[Drawn]:
             if number in results.kept:
                 yield from _kept(results.kept[number], results)
         else:
-            title = figure.title or _default_title(figure, results)
-            slug = re.sub(r"\W+", "_", title.lower()).strip("_")[:40].strip("_")
-            files, alt = _saved(figure, results)
-            yield Drawn(number, f"{number}_{slug}.svg", title, alt, _with_dark_colours(files["svg"]), files["pdf"])
+            yield _drawn(number, figure, results)
+    if (figure := response_figure(results)) is not None:
+        yield _drawn(len(_numbered_figures(results)) + 1, figure, results)
+
+
+def _drawn(number: int, figure: Figure, results: StudyResults) -> Drawn:
+    title = figure.title or _default_title(figure, results)
+    slug = re.sub(r"\W+", "_", title.lower()).strip("_")[:40].strip("_")
+    files, alt = _saved(figure, results)
+    return Drawn(number, f"{number}_{slug}.svg", title, alt, _with_dark_colours(files["svg"]), files["pdf"])
 
 
 def undrawable(results: StudyResults) -> list[str]:

@@ -10,6 +10,7 @@ from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.number_text import NOTHING
 from transformer_jax.sweeps.report.summary import Row
+from transformer_jax.sweeps.report.tuning import heads, table_rows
 
 TABLES = "tables.tex"
 _SPECIAL = {
@@ -24,6 +25,7 @@ _SPECIAL = {
     "`": r"\textasciigrave{}",
     "\N{MINUS SIGN}": "$-$",
     "±": r"$\pm$",
+    "\N{MULTIPLICATION SIGN}": r"$\times$",
     "★": r"$\star$",
     NOTHING: "--",
     "…": r"\ldots{}",
@@ -31,7 +33,7 @@ _SPECIAL = {
 
 
 def tables_tex(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect]) -> str:
-    """Return the table of the variants, and that of the contrasts if the study has any, each as a `tabular`.
+    """Return the tables of the variants, of the contrasts and of the tuning, if there are any, each as a `tabular`.
 
     The best mean of a metric is bold. Comments hold the question and the number of seeds, for a caption.
     """
@@ -45,6 +47,8 @@ def tables_tex(results: StudyResults, rows: Sequence[Row], effects: Sequence[Eff
     tables = [_tabular(variants_table(results, rows))]
     if effects:
         tables.append(_tabular(contrasts_table(results, effects)))
+    if results.tuning:
+        tables.append(_tuning(results))
     return "\n".join([*comments, "\n\n".join(tables)]) + "\n"
 
 
@@ -55,6 +59,21 @@ def escaped(text: str) -> str:
     latex = "{}".join("".join(_SPECIAL.get(character, character) for character in part) for part in parts)
     # `\\` at the end of the row before would take these as its argument.
     return f"{{}}{latex}" if latex.startswith(("[", "*")) else latex
+
+
+def _tuning(results: StudyResults) -> str:
+    """Return a `tabular` of the chosen values."""
+    first, *others = map(escaped, heads(results))
+    lines = [
+        rf"\begin{{tabular}}{{l{'r' * len(others)}}}",
+        r"\toprule",
+        _line([first, *others]),
+        r"\midrule",
+        *(_line([*map(escaped, row)]) for row in table_rows(results)),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines)
 
 
 def _tabular(table: AnswerTable) -> str:

@@ -14,6 +14,7 @@ from transformer_jax.sweeps.report.latex import TABLES
 from transformer_jax.sweeps.report.reproduction import command_note, sweep_command
 from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, asked, notes, subject
 from transformer_jax.sweeps.report.summary import CONTRASTS, RESULTS, SUMMARY, Row
+from transformer_jax.sweeps.report.tuning import TUNING_TABLE, heads, sentences, table_rows
 from transformer_jax.sweeps.results_folder import FIGURES, MEASUREMENTS
 
 _DOLLAR = "<span>$</span>"
@@ -28,12 +29,14 @@ def document(results: StudyResults, rows: list[Row], effects: list[Effect], figu
         *([f"**{NOT_SHOWN}** {escaped(not_shown)}"] if (not_shown := results.study.not_shown) else []),
         *([f"**{changed}**"] if (changed := escaped(asked(results))) else []),
         tables(results, rows, effects),
+        *_tuning(results),
         "\n".join(f"- {escaped(note)}" for note in notes(results, rows, effects)),
         *(f"![{_alt(figure.alt)}]({FIGURES}/{figure.file})\n\n**{escaped(figure.title)}**" for figure in figures),
         *([escaped(command_note(results)), f"```\n{command}\n```"] if command else []),
         f"All numbers: [{SUMMARY}]({SUMMARY}) by variant, [{RESULTS}]({RESULTS}) by trial, "
         f"[{MEASUREMENTS}]({MEASUREMENTS}) by step"
         + (f", [{CONTRASTS}]({CONTRASTS})" if effects else "")
+        + (f", [{TUNING_TABLE}]({TUNING_TABLE})" if results.tuning else "")
         + f". For papers: [{TABLES}]({TABLES}), and a PDF beside every figure. The exact configs are in "
         "[report.html](report.html).",
     ]
@@ -54,6 +57,17 @@ def tables(results: StudyResults, rows: list[Row], effects: list[Effect]) -> str
     if effects:
         written.append(_table(contrasts_table(results, effects), has_trials=False))
     return "\n\n".join(written)
+
+
+def _tuning(results: StudyResults) -> list[str]:
+    """Return the sentences and the table of the tuning; none for a study without one."""
+    said = sentences(results)
+    if not said:
+        return []
+    first, *others = heads(results)
+    lines = [_line([*map(escaped, (first, *others))]), "|---|" + "---:|" * len(others)]
+    lines += [_line([*map(escaped, row)]) for row in table_rows(results)]
+    return [f"**Tuning:** {escaped(' '.join(said))}", "\n".join(lines)]
 
 
 def _table(table: AnswerTable, has_trials: bool) -> str:

@@ -28,6 +28,7 @@ from transformer_jax.sweeps.report.reproduction import (
 )
 from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, asked, notes, subject
 from transformer_jax.sweeps.report.summary import Row
+from transformer_jax.sweeps.report.tuning import TUNING_TABLE, heads, sentences, table_rows
 from transformer_jax.sweeps.report.variants import TrialResult
 from transformer_jax.sweeps.results_folder import FIGURES, MEASUREMENTS
 
@@ -54,6 +55,7 @@ def page(results: StudyResults, rows: list[Row], effects: list[Effect], figures:
         *_section("Answer", *_answer(answer(results, rows, effects)), *_not_shown(results), *_changed(results)),
         _answer_table(results, rows),
         *(_section("Differences", _contrast_table(results, effects)) if effects else []),
+        *_tuning(results),
         *_section("Figures", element("div", *map(_figure, figures), class_="figures")),
         element("p", _FILES, class_="soft"),
         *_section("How to read it", element("ul", *(element("li", note) for note in notes(results, rows, effects)))),
@@ -63,6 +65,18 @@ def page(results: StudyResults, rows: list[Row], effects: list[Effect], figures:
         *_section("How it was made", *_origin(results)),
     )
     return f"<!doctype html>\n{element('html', head, element('body', main), lang='en')}\n"
+
+
+def _tuning(results: StudyResults) -> list[Html]:
+    said = sentences(results)
+    if not said:
+        return []
+    body = [
+        [element("th", name, scope="row"), *(element("td", cell) for cell in cells)]
+        for name, *cells in table_rows(results)
+    ]
+    shown = table(f"All numbers are in {TUNING_TABLE}.", [[*map(_head, heads(results))]], body, "tuning")
+    return _section("Tuning", element("p", " ".join(said)), shown)
 
 
 def _section(title: str, *content: Html) -> list[Html]:

@@ -65,6 +65,9 @@ def _override_flags(results: StudyResults) -> list[str] | None:
         return None
     prefix = PRETRAINING if results.is_pretraining else "config"
     flags = [f"--{prefix}.{name}={value}" for name, value in overrides.items()]
+    if results.study.tuned is not None and results.given is not None:  # the chosen values hide it
+        own = f"--config.{results.study.tuned.field}="
+        flags += [flag for flag in results.given.overrides if flag.startswith(own)]
     if results.study.pretraining is not None:
         first = results.first
         if first is None:

@@ -36,10 +36,10 @@ def subject(results: StudyResults) -> str:
 
 
 def asked(results: StudyResults) -> str:
-    """Return a sentence if contrasts, metrics or widths were changed after the first trial; else nothing."""
+    """Return a sentence if what the study asks was changed after the first trial; else nothing."""
     if results.asked is None or not results.asked.changes:
         return ""
-    names = {"contrasts": "contrasts", "metrics": "metrics", "precision": "widths"}
+    names = {"contrasts": "contrasts", "metrics": "metrics", "precision": "widths", "tuned": "tuning"}
     changed = " and ".join(names[name] for name in results.asked.changes)
     return f"Changed after the first trial: {changed}. The answer may depend on results that were known by then."
 
@@ -78,10 +78,10 @@ def notes(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect])
     said += sentences_on_equal(results.study)
     said += _stages(results)
     if results.asked is not None and not results.asked.changes:
-        said.append(
-            f"Contrasts, metrics and widths are those declared before the first trial (sha256 "
-            f"{results.asked.sha256[:12]})."
+        what = (
+            "Contrasts, metrics and widths" if results.study.tuned is None else "Contrasts, metrics, widths and tuning"
         )
+        said.append(f"{what} are those declared before the first trial (sha256 {results.asked.sha256[:12]}).")
     few = f"{fewest} {'seed says' if fewest == 1 else 'seeds say'} little" if fewest < 5 else "Few seeds say little"
     said.append(
         f"{few} about small effects: intervals are wide. Intervals and p-values assume normally distributed values, "

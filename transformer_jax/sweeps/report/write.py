@@ -24,7 +24,8 @@ from transformer_jax.sweeps.report.summary import (
     results_csv,
     summary_csv,
 )
-from transformer_jax.sweeps.results_folder import FIGURES, MEASUREMENTS, PRETRAINING_FILE
+from transformer_jax.sweeps.report.tuning import TUNING_TABLE, tuning_csv
+from transformer_jax.sweeps.results_folder import FIGURES, MEASUREMENTS, PRETRAINING_FILE, TUNING_FILE
 
 PAGE, MARKDOWN = "report.html", "report.md"
 
@@ -46,6 +47,7 @@ def write_report(results: StudyResults, rows: list[Row], effects: list[Effect], 
         SUMMARY: summary_csv(rows).encode(),
         MEASUREMENTS: measurements_csv(results).encode(),
         **({CONTRASTS: contrasts_csv(effects).encode()} if effects else {}),
+        **({TUNING_TABLE: tuning_csv(results).encode()} if results.tuning else {}),
     }
     contents = {
         PAGE: page(results, rows, effects, figures).encode(),
@@ -61,7 +63,7 @@ def write_report(results: StudyResults, rows: list[Row], effects: list[Effect], 
         for file in itertools.chain(*((output / FIGURES).glob(f"[0-9]*_*.{end}") for end in ("svg", "pdf"))):
             if f"{FIGURES}/{file.name}" not in contents:
                 file.unlink()
-        for name in {CONTRASTS, PRETRAINING_FILE} - contents.keys():
+        for name in {CONTRASTS, PRETRAINING_FILE, TUNING_TABLE, TUNING_FILE} - contents.keys():
             (output / name).unlink(missing_ok=True)
         for name, content in contents.items():
             write_atomically(output / name, content)

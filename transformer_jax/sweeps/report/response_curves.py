@@ -1,0 +1,117 @@
+"""The figure of a tuning: the metric against the tuned value, a line for each variant."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from transformer_jax.sweeps.figures import CustomFigure
+from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.formatting import metric_label, metric_name
+from transformer_jax.sweeps.report.labels import axis_of, legend, plain_label
+from transformer_jax.sweeps.report.tuning import Response, number, responses
+
+_MOST_TOGETHER = 4
+"""Most lines in one panel; if there are more, each has its own, with the others in grey behind it."""
+_MARKERS, _STYLES = ("o", "s", "^", "v"), ("-", "--", "-.", ":")
+_GREY = "#9298a3"  # visible on light and dark pages
+_COLUMNS, _PANEL_ROW, _PANEL_TITLE = 3, 1.45, 22  # of small multiples: columns, inches, characters
+_MOST_TICKS = 9
+_WIDEST_LINEAR = 5.0
+"""Largest ratio of scores with a linear scale."""
+
+
+def response_figure(results: StudyResults) -> CustomFigure | None:
+    """Return the figure of a study's tuning; None if it has none."""
+    if not results.tuning or results.study.tuned is None:
+        return None
+    metric = metric_name(results.study.tuning_metric.name, results.task)
+    title = f"Tuning: {metric} by {results.study.tuned.field.rpartition('.')[2]}"
+    return CustomFigure(draw, title, described)
+
+
+def draw(axes: Any, results: StudyResults) -> None:
+    """Draw the curves; a ring marks the chosen value, a cross below the curve a value whose training diverged."""
+    assert results.study.tuned is not None
+    found = responses(results)
+    x, y = results.study.tuned.field, metric_label(results.study.tuning_metric.name, results.task)
+    if len(found) <= _MOST_TOGETHER:
+        handles = [_line(axes, response, index) for index, response in enumerate(found)]
+        _scales([axes], found)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        if len(found) > 1:
+            legend(axes, handles, [response.variant.short_name for response in found], axis_of(results))
+        return
+    canvas, rows = axes.figure, math.ceil(len(found) / _COLUMNS)
+    axes.remove()
+    canvas.set_figheight(0.7 + _PANEL_ROW * rows)
+    grid = list(canvas.subplots(rows, _COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
+    for unused in grid[len(found) :]:
+        unused.remove()
+    panels = grid[: len(found)]
+    for at, (panel, response) in enumerate(zip(panels, found, strict=True)):
+        for other in (*found[:at], *found[at + 1 :]):
+            panel.plot(*_finite(other), lw=0.7, color=_GREY, zorder=1)
+        _line(panel, response, 0)
+        name = textwrap.shorten(response.variant.short_name, 4 * _PANEL_TITLE, placeholder="…")
+        panel.set_title(plain_label("\n".join(textwrap.wrap(name, _PANEL_TITLE))), fontsize=8, loc="left")
+        panel.tick_params(labelsize=7, labelbottom=at + _COLUMNS >= len(found))
+    _scales(panels, found)
+    canvas.supxlabel(x, fontsize=10)
+    canvas.supylabel(y, fontsize=10)
+
+
+def described(results: StudyResults) -> str:
+    """Return the alt text, with the chosen values."""
+    assert results.study.tuned is not None
+    label = metric_label(results.study.tuning_metric.name, results.task)
+    chosen = [f"{number(of.chosen.value)} with {of.variant.name}" for of in responses(results)]
+    diverged = sum(point.diverged for of in responses(results) for point in of.points)
+    lost = f" {diverged} tuning trials diverged, marked by crosses." if diverged else ""
+    return (
+        f"{label} against {results.study.tuned.field}, a line for each of {len(chosen)} variants. A ring marks the "
+        f"chosen value: {'; '.join(chosen)}.{lost}"
+    )
+
+
+def _line(axes: Any, response: Response, index: int) -> Any:
+    colour = f"C{index}"
+    style = {"color": colour, "ls": _STYLES[index % len(_STYLES)], "marker": _MARKERS[index % len(_MARKERS)]}
+    (handle,) = axes.plot(*_finite(response), ms=4, lw=1.5, **style)
+    chosen = response.chosen
+    if math.isfinite(chosen.score):
+        axes.plot([chosen.value], [chosen.score], "o", ms=10, mfc="none", mec=colour, mew=1.5)
+    lost = [point.value for point in response.points if not math.isfinite(point.score)]
+    height = 0.03 + 0.04 * index  # of the axes, so that crosses of several variants do not hide each other
+    axes.plot(lost, [height] * len(lost), "x", color=colour, transform=axes.get_xaxis_transform())
+    return handle
+
+
+def _finite(response: Response) -> tuple[list[float], list[float]]:
+    points = [point for point in response.points if math.isfinite(point.score)]
+    return [point.value for point in points], [point.score for point in points]
+
+
+def _scales(panels: Sequence[Any], found: Sequence[Response]) -> None:
+    """Scale the values logarithmically, and the metric too if its numbers are far apart."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+    values = sorted({point.value for response in found for point in response.points})
+    scores = [point.score for response in found for point in response.points if math.isfinite(point.score)]
+    is_wide = bool(scores) and min(scores) > 0 and max(scores) > _WIDEST_LINEAR * min(scores)
+    is_single = len(panels) == 1
+    ticks = values if is_single else [values[0], values[len(values) // 2], values[-1]]
+    for panel in panels:
+        panel.set_xscale("log")
+        if len(values) <= _MOST_TICKS:
+            panel.xaxis.set_major_locator(FixedLocator(ticks))
+            panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+            panel.xaxis.set_minor_locator(NullLocator())
+            if is_single:
+                panel.tick_params(axis="x", labelsize=8, rotation=0 if len(values) <= 5 else 45)
+        panel.xaxis.set_minor_formatter(NullFormatter())
+        if is_wide:
+            panel.set_yscale("log")
