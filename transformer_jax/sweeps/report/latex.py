@@ -74,7 +74,7 @@ def _tabular(table: AnswerTable) -> str:
         _line([*map(escaped, table.axes), *(heads * len(table.groups)), *last]),
         r"\midrule",
         *(
-            _line([*map(escaped, line.labels), *map(_cell, line.cells), *([escaped(line.trials)] if last else [])])
+            _line([*map(escaped, line.marked), *map(_cell, line.cells), *([escaped(line.trials)] if last else [])])
             for line in table.lines
         ),
         r"\bottomrule",

@@ -57,14 +57,15 @@ def tables(results: StudyResults, rows: list[Row], effects: list[Effect]) -> str
 
 
 def _table(table: AnswerTable, has_trials: bool) -> str:
-    """Return a table with a row per line; the first column of a group names its metric."""
-    head, last = [escaped(", ".join(table.axes))], ["trials"] if has_trials else []
+    """Return a table with a row per line and a column per axis; the first column of a group names its metric."""
+    head, last = [*map(escaped, table.axes)], ["trials"] if has_trials else []
     for group in table.groups:
         first, *others = (HEADS[column] for column in table.columns)
         head += [f"{escaped(group)}, {first}", *others]
-    lines = [_line([*head, *last]), "|---|" + "---:|" * (len(head) - 1) + "---|" * len(last)]
+    left = len(table.axes)
+    lines = [_line([*head, *last]), "|" + "---|" * left + "---:|" * (len(head) - left) + "---|" * len(last)]
     lines += [
-        _line([escaped(line.name), *map(_cell, line.cells), *([line.trials] if has_trials else [])])
+        _line([*map(escaped, line.marked), *map(_cell, line.cells), *([line.trials] if has_trials else [])])
         for line in table.lines
     ]
     return "\n".join(lines)
