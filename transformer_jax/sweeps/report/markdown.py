@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from transformer_jax.sweeps.report.answer import answer
+from transformer_jax.sweeps.report.answer import answer_parts
 from transformer_jax.sweeps.report.answer_tables import HEADS, AnswerTable, TableCell, contrasts_table, variants_table
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
@@ -41,11 +41,14 @@ def document(results: StudyResults, rows: list[Row], effects: list[Effect], figu
 
 
 def answered(results: StudyResults, rows: list[Row], effects: list[Effect]) -> str:
-    """Return the answer, as a list if it has several sentences."""
-    sentences = [escaped(sentence) for sentence in answer(results, rows, effects)]
-    if len(sentences) == 1:
-        return f"**Answer:** {sentences[0]}"
-    return "\n".join(["**Answer:**", "", *(f"- {sentence}" for sentence in sentences)])
+    """Return the answer, as a list if it has several sentences, with the details of a sentence below it."""
+    parts = answer_parts(results, rows, effects)
+    if len(parts) == 1 and not parts[0].details:
+        return f"**Answer:** {escaped(parts[0].sentence)}"
+    lines = ["**Answer:**", ""]
+    for part in parts:
+        lines += [f"- {escaped(part.sentence)}", *(f"  - {escaped(sentence)}" for sentence in part.details)]
+    return "\n".join(lines)
 
 
 def tables(results: StudyResults, rows: list[Row], effects: list[Effect]) -> str:

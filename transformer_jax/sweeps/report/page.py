@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.readers import read_text
-from transformer_jax.sweeps.report.answer import answer
+from transformer_jax.sweeps.report.answer import Part, answer_parts
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
 from transformer_jax.sweeps.report.effects import Effect
@@ -55,7 +56,7 @@ def page(results: StudyResults, rows: list[Row], effects: list[Effect], figures:
         "main",
         element("h1", question),
         element("p", subject(results), class_="soft"),
-        *_section("Answer", *_answer(answer(results, rows, effects)), *_not_shown(results), *_changed(results)),
+        *_section("Answer", *_answer(answer_parts(results, rows, effects)), *_not_shown(results), *_changed(results)),
         answer_table(results, rows),
         *(_section("Differences", contrast_table(results, effects)) if effects else []),
         *_section("Figures", element("div", *map(_figure, figures), class_="figures")),
@@ -86,10 +87,23 @@ def _section(title: str, *content: Html) -> list[Html]:
     return [element("h2", title), *content]
 
 
-def _answer(sentences: Sequence[str]) -> list[Html]:
-    if len(sentences) == 1:
-        return [element("p", *sentences, class_="answer")]
-    return [element("ul", *(element("li", sentence) for sentence in sentences), class_="answer")]
+def _answer(parts: Sequence[Part]) -> list[Html]:
+    if len(parts) == 1 and not parts[0].details:
+        return [element("p", _unbroken(parts[0].sentence), class_="answer")]
+    return [element("ul", *map(_part, parts), class_="answer")]
+
+
+def _part(part: Part) -> Html:
+    sentence = _unbroken(part.sentence)
+    if not part.details:
+        return element("li", sentence)
+    details = element("ul", *(element("li", _unbroken(said)) for said in part.details))
+    return element("li", element("details", element("summary", sentence), details), class_="summed")
+
+
+def _unbroken(sentence: str) -> str:
+    """Return a sentence in which no line ends within an interval or a p-value."""
+    return re.sub(r" ([±=]) ", "\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", sentence)
 
 
 def _not_shown(results: StudyResults) -> list[Html]:
