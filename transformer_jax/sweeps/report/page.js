@@ -1,7 +1,7 @@
 "use strict";
 // Sorts and filters the tables of a report, and keeps the names of rows in view. Without it, all rows are there.
 
-const MOST_FIXED = 0.6; // of the width of the box
+const MOST_FIXED = 2 / 3; // of the width of the box
 
 const make = (tag, properties = {}, ...children) => {
   const made = Object.assign(document.createElement(tag), properties);
@@ -58,6 +58,7 @@ const enhance = (box, table) => {
   const rows = [...body.rows];
   const heads = headsOf(table);
   if (rows.length < 2) return;
+  rows.forEach((row, place) => (row.dataset.place = place));
 
   let sorted = null;
   const update = () => {
