@@ -242,7 +242,7 @@ def test_reports_of_the_study_and_of_its_pretraining(swept, capsys):
         assert run_main(["report", f"--results={place / 'report'}"]) == 0
         assert {path: path.read_bytes() for path in report} == report
         assert (place / "report" / "pretraining.csv").exists() == (place == workdir)
-    assert "start: pretrained minus scratch, where norm=pre" in capsys.readouterr().out
+    assert "| start: pretrained minus scratch | pre |" in capsys.readouterr().out
 
 
 @pytest.mark.slow

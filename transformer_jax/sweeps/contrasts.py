@@ -111,12 +111,18 @@ class Comparison:
         return {axis: value for axis, value in self.labels.items() if axis not in self.axes}
 
     @property
-    def name(self) -> str:
-        """Name such as `norm: pre minus post, where warmup=yes, depth=2`."""
+    def contrast(self) -> str:
+        """What is compared: `norm: pre minus post`, or `norm: pre minus post, at depth=6 minus at depth=2`."""
         first, *second = self.axes
         said = f"{first}: {self.labels[first]} minus {self.against[first]}"
-        said += "".join(f", at {axis}={self.labels[axis]} minus at {axis}={self.against[axis]}" for axis in second)
-        return said + (f", where {', '.join(map('='.join, self.condition.items()))}" if self.condition else "")
+        return said + "".join(
+            f", at {axis}={self.labels[axis]} minus at {axis}={self.against[axis]}" for axis in second
+        )
+
+    @property
+    def name(self) -> str:
+        """Name such as `norm: pre minus post, where warmup=yes, depth=2`."""
+        return self.contrast + (f", where {', '.join(map('='.join, self.condition.items()))}" if self.condition else "")
 
 
 def comparisons(declared: Sequence[Declared], reference: Labels, variants: Sequence[Labels]) -> list[Comparison]:

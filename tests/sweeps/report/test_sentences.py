@@ -10,7 +10,7 @@ from report_support import CROSSED, STUDY, write_workdir
 
 from transformer_jax.host.files import with_checksum, without_checksum
 from transformer_jax.sweeps.contrasts import Contrast, Interaction
-from transformer_jax.sweeps.report.answer import answer
+from transformer_jax.sweeps.report.answer import answer, answer_parts
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.effects import effects
 from transformer_jax.sweeps.report.markdown import answered, document
@@ -103,6 +103,74 @@ def test_equal_ones_are_together(workdir):
         "Equal within 10.00 points in test exact match: with num_heads 2, norm pre against norm post (+2.7 ± 7.2); "
         "with num_heads 4, norm pre against norm post (-0.07 ± 0.38)."
     ]
+
+
+def test_many_contrasts_are_together_by_verdict(tmp_path):
+    """Seven contrasts: the same value ahead of the same other in one sentence, the undecided ones summed up."""
+    workdir, folder = write_workdir(tmp_path, text=CROSSED)
+    noisy = {"num_heads=4,norm=pre": (50.0, 58.0, 61.0), "num_heads=4,norm=post": (49.0, 52.0, 60.0)}
+    score(workdir, METRIC, noisy)
+    results = collect(workdir, folder)
+    compared = effects(results)
+    own = [effect for effect in compared if effect.metric == METRIC]
+    assert len(own) == 7
+    parts = answer_parts(results, summarise(results), compared)
+    assert answer(results, summarise(results), compared) == [part.sentence for part in parts]
+    ahead = [effect for effect in own if effect.verdict == "ahead"]
+    pairs = {(of.axis, of.labels[of.axis], of.against, of.first_is_ahead) for of in ahead}
+    *said, last = parts
+    assert len(said) == len(pairs) < len(ahead)
+    sizes = [size for part in said for size in re.findall(r"by ([\d.]+) ± ([\d.]+)", part.sentence)]
+    expected = sorted((abs(of.difference.mean), of.difference.half_width) for of in ahead)
+    for size, numbers in zip(sorted(tuple(map(float, of)) for of in sizes), expected, strict=True):
+        assert size == pytest.approx(numbers, abs=0.06)
+    assert any(
+        re.fullmatch(
+            r"With num_heads 1, norm pre is ahead of norm post by \S+ ± \S+ points in test exact match \(p = \S+\); "
+            r"with num_heads 2, by \S+ ± \S+ \(p = \S+\)\.",
+            part.sentence,
+        )
+        for part in said
+    )
+    undecided = [effect for effect in own if effect.verdict == "undecided"]
+    assert len(undecided) == len(last.details) == 7 - len(ahead) > 1
+    known = [of.seeds_to_decide for of in undecided]
+    largest = max(abs(of.difference.mean) for of in undecided)
+    count, by, few, many = re.fullmatch(
+        r"Undecided with 3 seeds: (\d) of 7 contrasts, the largest by (\S+) ± \S+ points in test exact match; "
+        r"(\d+) to (\d+|more than 100) seeds would decide effects of these sizes\.",
+        last.sentence,
+    ).groups()
+    assert int(count) == len(undecided)
+    assert float(by) == pytest.approx(largest, abs=0.5)
+    assert int(few) == min(of for of in known if of)
+    assert many == ("more than 100" if None in known else str(max(known)))
+    assert all("undecided" in sentence for sentence in last.details)
+    text = answered(results, summarise(results), compared)
+    assert text.count("\n- ") == len(parts)
+    assert text.count("\n  - ") == len(undecided)
+
+
+def test_many_contrasts_without_a_difference(tmp_path):
+    """The headline says so, and the rest is summed up; of many that cannot be compared too."""
+    workdir, folder = write_workdir(tmp_path, text=CROSSED)
+    for index, heads in enumerate((1, 2, 4)):
+        values = {
+            f"num_heads={heads},norm={norm}": (50.0 + index, 58.0, 61.0 - at) for at, norm in enumerate(("pre", "post"))
+        }
+        score(workdir, METRIC, values)
+    results = collect(workdir, folder)
+    said = answer(results, summarise(results), effects(results))
+    assert said[0] == "No difference was found in test exact match with 3 seeds."
+    assert len(said) == 2
+    assert said[1].startswith("Undecided with 3 seeds: 7 of 7 contrasts, the largest by ")
+    assert not any(row.best for row in summarise(results))
+    for norm in ("pre", "post"):
+        score(workdir, METRIC, {f"num_heads=1,norm={norm}": (1.0,) * 3}, status="diverged", why="loss is nan")
+    results = collect(workdir, folder)
+    parts = answer_parts(results, summarise(results), effects(results))
+    assert parts[-1].sentence == "Not compared: 5 of 7 contrasts."
+    assert all("3 of 3 diverged" in sentence for sentence in parts[-1].details)
 
 
 def test_the_corrected_p_value_decides(workdir):

@@ -6,6 +6,7 @@ import html
 import html.parser
 import math
 import re
+from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
@@ -13,7 +14,7 @@ from report_support import CROSSED, DIVERGED, write_workdir
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.figures import MetricByVariant
-from transformer_jax.sweeps.report import answer_tables, latex
+from transformer_jax.sweeps.report import answer_tables, latex, page_tables
 from transformer_jax.sweeps.report import page as page_of
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.effects import effects
@@ -27,11 +28,11 @@ EVIL = "<script>alert('$x_1$ & \"y\"')</script>"
 
 
 class Page(html.parser.HTMLParser):
-    """Elements, texts, and the rows of the first table."""
+    """Elements, texts, scripts, and the rows of the first table."""
 
     def __init__(self, text):
         super().__init__()
-        self.tags, self.attributes, self.text, self.rows = [], [], "", []
+        self.tags, self.attributes, self.text, self.rows, self.scripts = [], [], "", [], []
         self._in_first = False
         self.feed(text)
 
@@ -48,7 +49,9 @@ class Page(html.parser.HTMLParser):
         self._in_first = self._in_first and tag != "tbody"
 
     def handle_data(self, data):
-        if self.tags[-1:] != ["style"]:
+        if self.tags[-1:] == ["script"]:
+            self.scripts.append(data)
+        elif self.tags[-1:] != ["style"]:
             self.text += data
         if self._in_first:
             self.rows[-1][-1] += data
@@ -135,11 +138,12 @@ def test_differences_of_contrasts_equal_those_of_the_csv(crossed):
         for line in markdown.splitlines()
         if ": " in line and " minus " in line
     ]
-    assert [row[0] for row in rows] == [row[0] for row in in_markdown]
+    assert [row[:3] for row in rows] == [row[:3] for row in in_markdown]
     assert len(rows) == len(lines) / 2 == 7
-    assert rows[0][0] == "num_heads: 2 minus 1, where norm=pre"
+    assert rows[0][:3] == ["num_heads: 2 minus 1", NOTHING, "pre"]
+    assert rows[-1][:3] == ["norm: pre minus post", "4", NOTHING]
     for cells in (*zip(rows, range(0, 14, 2), strict=True), *zip(in_markdown, range(0, 14, 2), strict=True)):
-        (_, *numbers), first = cells
+        (_, _, _, *numbers), first = cells
         for (difference, p_value, verdict), line in zip(
             zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True), lines[first:], strict=False
         ):
@@ -149,6 +153,45 @@ def test_differences_of_contrasts_equal_those_of_the_csv(crossed):
             assert line["verdict"] in verdict
     assert "differ only in num_heads or norm" in Page(page).text
     assert "(reference)" not in page
+
+
+def test_a_column_for_every_axis(crossed):
+    """Of variants, contrasts, config fields and trials, also in Markdown and LaTeX."""
+    output, page, markdown = crossed
+    for label, names in (
+        ("answer", ["num_heads", "norm"]),
+        ("differences", ["contrast", "num_heads", "norm"]),
+        ("differences of the configs", ["num_heads", "norm"]),
+        ("trials", ["num_heads", "norm", "seed", "status"]),
+    ):
+        table = page.partition(f'aria-label="{label}"')[2].partition("</table>")[0]
+        assert re.findall(r'<th [^>]*data-filter=""[^>]*>([^<]*)</th>', table) == names
+        for row in re.findall(r"<tr>(.*?)</tr>", table.partition("<tbody>")[2], re.S):
+            assert row.count('<th scope="row"') == len(names) - 2 * (label == "trials")
+    assert "num_heads=" not in page.partition("<h2>Answer</h2>")[2].partition("<h2>Figures</h2>")[0]
+    assert "\n| num_heads | norm | test exact match (%), mean ± 95 % |" in markdown
+    assert "\n| contrast | num_heads | norm | test exact match (%), difference |" in markdown
+    tex = (output / latex.TABLES).read_text()
+    assert r"num\_heads & norm & mean &" in tex
+    assert r"contrast & num\_heads & norm & difference & $p$ & verdict" in tex
+
+
+def test_cells_have_the_numbers_of_the_csv_in_full_precision(written, crossed):
+    for (output, page, _), label, file, columns in (
+        (written, "answer", "summary.csv", ("mean", "difference", "p_value_holm")),
+        (crossed, "differences", "contrasts.csv", ("difference", "p_value_holm")),
+    ):
+        table = page.partition(f'aria-label="{label}"')[2].partition("</table>")[0].partition("<tbody>")[2]
+        shown = re.findall(r'<td[^>]* data-value="([^"]*)"', table)
+        with (output / file).open() as opened:
+            lines = [line for line in csv.DictReader(opened) if line["metric"] in ("test/exact_match", "test/loss")]
+        assert shown == [line[column] for line in lines for column in columns]
+
+
+def test_labels_are_sorted_as_numbers_or_in_the_order_of_the_study(crossed):
+    table = crossed[1].partition('aria-label="trials"')[2].partition("</table>")[0]
+    found = set(re.findall(r'data-label="([^"]*)" data-value="([^"]*)"', table))
+    assert found == {("1", "1.0"), ("2", "2.0"), ("4", "4.0"), ("pre", "0.0"), ("post", "1.0")}
 
 
 def test_contrasts_of_an_earlier_report_are_removed(crossed, results, tmp_path):
@@ -201,7 +244,8 @@ def test_text_from_data_is_escaped(results, tmp_path):
     parsed = Page(page)
     assert parsed.text.count(EVIL) >= 6  # heading, table, configs, ...
     assert "1 x <cpu>" in parsed.text
-    assert not {"script", "b", "cpu", "batch"} & set(parsed.tags)
+    assert not {"b", "cpu", "batch"} & set(parsed.tags)
+    assert "".join(parsed.scripts) == (Path(page_of.__file__).parent / "page.js").read_text() + "\n"
     assert not any(name.startswith("on") for _, name, _ in parsed.attributes)
     assert "<" not in re.sub("<batch>|<span>[$]</span>", "", markdown)
     assert r"\|" not in markdown
@@ -226,7 +270,7 @@ def shown(markdown, tag):
 
 def test_every_sign_of_a_name_is_shown_as_it_is(results, tmp_path, monkeypatch):
     """Question, axis, value and metric, in the page, in Markdown and in LaTeX."""
-    for module in (answer_tables, page_of):
+    for module in (answer_tables, page_tables):
         monkeypatch.setattr(module, "metric_label", lambda *_: EVERY_SIGN)
     variants = []
     for variant in results.variants:
@@ -302,7 +346,7 @@ def test_a_trial_that_could_not_run_has_no_size_and_no_machine(results, tmp_path
     page, _ = report(changed, tmp_path)
     rows = re.findall(r"<tr>(.*?)</tr>", page.partition("differences of the configs")[2].partition("</table>")[0], re.S)
     assert "model.head_dim follows from model.num_heads." in page
-    parameters = [re.findall(r"<td>([^<]*)</td>", row)[-1] for row in rows if "<td>" in row]
+    parameters = [re.findall(r"<td[^>]*>([^<]*)</td>", row)[-1] for row in rows if "</td>" in row]
     assert parameters == ["1000", NOTHING]
     text = Page(page).text
     assert "not known" not in text

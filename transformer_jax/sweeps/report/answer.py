@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from transformer_jax.sweeps.contrasts import Contrast
 from transformer_jax.sweeps.report.collect import StudyResults
@@ -23,16 +24,33 @@ from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.study import Metric
 
 _MOST_NAMED = 12
+_MOST_SINGLE = 4
+"""Contrasts and conditions that have a sentence each; of more, those with the same verdict are together."""
+
+
+class Part(NamedTuple):
+    """A sentence of the answer. details: the sentences that it sums up."""
+
+    sentence: str
+    details: Sequence[str] = ()
 
 
 def answer(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect]) -> list[str]:
-    """Return sentences in the study's first metric; the first is the headline.
+    """Return the sentences of `answer_parts` without their details; the first is the headline."""
+    return [part.sentence for part in answer_parts(results, rows, effects)]
+
+
+def answer_parts(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect]) -> list[Part]:
+    """Return sentences in the study's first metric.
 
     With contrasts: one for each contrast and condition that shows a difference, one for all that are equal, and one for
-    each that is undecided or cannot be compared. Without: the variants in order, in groups that the seeds cannot tell
-    apart. If nothing differs in this metric with any seed, they go on with the next metric.
+    each that is undecided or cannot be compared. If there are many, one for all conditions under which the same value
+    is ahead, one for all that are undecided and one for all that cannot be compared.
+
+    Without contrasts: the variants in order, in groups that the seeds cannot tell apart. If nothing differs in this
+    metric with any seed, they go on with the next metric.
     """
-    said: list[str] = []
+    said: list[Part] = []
     for metric in results.study.metrics:
         if not metric.direction:
             continue
@@ -42,7 +60,7 @@ def answer(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect]
             is_flat = bool(own) and all(effect.is_exact and not effect.difference.mean for effect in own)
         else:
             own_rows = [row for row in rows if row.metric == metric.name]
-            said += _of_order(results, metric, own_rows)
+            said += map(Part, _of_order(results, metric, own_rows))
             means = [row.estimate.mean for row in own_rows if row.variant.is_complete]
             is_flat = len(means) > 1 and len(set(means)) == 1
         if not is_flat:
@@ -50,36 +68,82 @@ def answer(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect]
     return said
 
 
-def _of_contrasts(results: StudyResults, metric: Metric, effects: Sequence[Effect]) -> list[str]:
+def _of_contrasts(results: StudyResults, metric: Metric, effects: Sequence[Effect]) -> list[Part]:
     if not effects:
-        return ["No two variants of a contrast have trials yet."]
-    by_verdict = {of: [effect for effect in effects if effect.verdict == of] for of in ("ahead", "equal", "undecided")}
-    said = [_ahead(effect, results) for effect in by_verdict["ahead"]]
-    said += _equal(by_verdict["equal"], metric, results)
-    said += [_undecided(effect, results) for effect in by_verdict["undecided"]]
-    said += [_not_compared(effect, results) for effect in effects if effect.verdict == "not compared"]
-    if by_verdict["undecided"] and not by_verdict["ahead"]:
-        seeds = max(effect.difference.count for effect in by_verdict["undecided"])
-        said.insert(0, f"No difference was found in {metric_name(metric.name, results.task)} with {_seeds(seeds)}.")
+        return [Part("No two variants of a contrast have trials yet.")]
+    by_verdict: dict[str, list[Effect]] = {"ahead": [], "equal": [], "undecided": [], "not compared": []}
+    for effect in effects:
+        by_verdict[effect.verdict].append(effect)
+    ahead, equal, undecided, lost = by_verdict.values()
+    is_many = len(effects) > _MOST_SINGLE
+    said = [Part(_ahead(together, results)) for together in (_alike(ahead) if is_many else [[of] for of in ahead])]
+    said += map(Part, _equal(equal, metric, results))
+    singles = [_undecided(effect, results) for effect in undecided]
+    said += _together(singles, _all_undecided(undecided, len(effects), results) if undecided else "", is_many)
+    singles = [_not_compared(effect, results) for effect in lost]
+    said += _together(singles, f"Not compared: {len(lost)} of {len(effects)} contrasts.", is_many)
+    if undecided and not ahead:
+        seeds = max(effect.difference.count for effect in undecided)
+        said.insert(
+            0, Part(f"No difference was found in {metric_name(metric.name, results.task)} with {_seeds(seeds)}.")
+        )
     return said
 
 
-def _ahead(effect: Effect, results: StudyResults) -> str:
-    mean, half_width = abs(effect.difference.mean), effect.difference.half_width
-    size = amount(interval(mean, half_width), effect.metric, results.task)
-    if effect.is_exact:
-        size = f"{amount(interval(mean, math.nan), effect.metric, results.task)} with every seed"
-    else:
-        size += f" (p = {p_value_of(effect)})"
+def _together(sentences: Sequence[str], summary: str, is_many: bool) -> list[Part]:
+    if is_many and len(sentences) > 1:
+        return [Part(summary, sentences)]
+    return [Part(sentence) for sentence in sentences]
+
+
+def _alike(effects: Sequence[Effect]) -> list[list[Effect]]:
+    """Return effects in lists of those in which the same value is ahead of the same other."""
+    found: dict[object, list[Effect]] = {}
+    for effect in effects:
+        of = effect.comparison
+        values = tuple((effect.labels[axis], of.against[axis]) for axis in of.axes)
+        found.setdefault((of.declared, values, effect.first_is_ahead), []).append(effect)
+    return list(found.values())
+
+
+def _ahead(effects: Sequence[Effect], results: StudyResults) -> str:
+    """Return a sentence on effects of the same two values, the first of which has the names in full."""
+    effect, *others = effects
     first, other = _sides(effect) if effect.first_is_ahead else reversed(_sides(effect))
     if isinstance(effect.comparison.declared, Contrast):
-        frame = effect.comparison.declared.says or "{a} is ahead of {b}"
-        said = f"{frame.format(a=first, b=other)} by {size}"
+        said = (effect.comparison.declared.says or "{a} is ahead of {b}").format(a=first, b=other)
     else:
-        said = f"{first} gains on {other} by {size}"
+        said = f"{first} gains on {other}"
+    more = (f"; {_where(of, begins=False)}by {_size(of, lambda number: number)}" for of in others)
+    size = _size(effect, lambda number: amount(number, effect.metric, results.task))
+    return f"{_where(effect)}{said} by {size}{''.join(more)}."
+
+
+def _size(effect: Effect, named: Callable[[str], str]) -> str:
+    """Return the size of a difference and its p-value; named: adds unit and metric to a number."""
+    mean, half_width = abs(effect.difference.mean), effect.difference.half_width
+    if effect.is_exact:
+        size = f"{named(interval(mean, math.nan))} with every seed"
+    else:
+        size = f"{named(interval(mean, half_width))} (p = {p_value_of(effect)})"
     if effect.is_within_width:
-        said += f", less than the declared {number_text(effect.width)}"
-    return f"{_where(effect)}{said}{_wider(effect)}."
+        size += f", less than the declared {number_text(effect.width)}"
+    return size + _wider(effect)
+
+
+def _all_undecided(effects: Sequence[Effect], count: int, results: StudyResults) -> str:
+    """Return a sentence on several contrasts of `count` that are undecided."""
+    counts = sorted({effect.difference.count for effect in effects})
+    seeds = _seeds(counts[-1]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    largest = max((effect.difference for effect in effects), key=lambda difference: abs(difference.mean))
+    size = amount(interval(abs(largest.mean), largest.half_width), effects[0].metric, results.task)
+    said = f"Undecided with {seeds}: {len(effects)} of {count} contrasts, the largest by {size}"
+    tested = [effect.seeds_to_decide for effect in effects if not math.isnan(effect.corrected)]
+    if not tested:
+        return f"{said}."
+    known = sorted(seeds for seeds in tested if seeds is not None)
+    ends = [*map(str, [*known[:1], *known[-1:]]), *(["more than 100"] if None in tested else [])]
+    return f"{said}; {' to '.join(dict.fromkeys([ends[0], ends[-1]]))} seeds would decide effects of these sizes."
 
 
 def _equal(effects: Sequence[Effect], metric: Metric, results: StudyResults) -> Iterator[str]:
@@ -178,6 +242,8 @@ def _of_order(results: StudyResults, metric: Metric, rows: Sequence[Row]) -> lis
         largest = max((p for pair, p in found.p_values.items() if 0 in pair and not math.isnan(p)), default=math.nan)
         known = "" if math.isnan(largest) else f" (p = {p_value(largest)} or less)"
         said = f"{_name(found.winner)} is ahead of all others in {name}{known}."
+    if len(groups) == len(everyone):
+        return [said, f"Best mean first, each apart from the next: {listed(everyone)}.", *left_out]
     return [
         said,
         *(f"Group {number} of {len(groups)}: {listed(group)}." for number, group in enumerate(groups, start=1)),

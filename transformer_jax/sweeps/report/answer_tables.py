@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from transformer_jax.sweeps.report.collect import StudyResults
@@ -15,8 +16,14 @@ from transformer_jax.sweeps.report.formatting import (
     trials_of,
     verdict_of,
 )
+from transformer_jax.sweeps.report.number_text import NOTHING
 from transformer_jax.sweeps.report.summary import Row
+from transformer_jax.sweeps.report.variants import Variant
+from transformer_jax.sweeps.study import Axis
 
+REFERENCE = "(reference)"
+CONTRAST = "contrast"
+"""Head of the column that names the two values of a contrast."""
 Column = Literal["mean", "difference", "p", "verdict"]
 HEADS: dict[Column, str] = {
     "mean": "mean ± 95 %",
@@ -28,29 +35,40 @@ HEADS: dict[Column, str] = {
 
 
 class TableCell(NamedTuple):
-    """A number as text, and the column of its group that it is in."""
+    """A number as text, and the column of its group that it is in.
+
+    value: the number in full precision; NaN if there is none, as for a verdict.
+    """
 
     column: Column
     text: str
     is_best: bool = False
+    value: float = math.nan
 
 
 class TableRow(NamedTuple):
     """A variant or a contrast.
 
-    name: in one cell. labels: in one cell per name of `AnswerTable.axes`. trials: by status; empty for a contrast.
+    labels: one per name of `AnswerTable.axes`. trials: by status; empty for a contrast.
     """
 
-    name: str
     labels: Sequence[str]
     cells: Sequence[TableCell]
     trials: str = ""
+    is_reference: bool = False
+
+    @property
+    def marked(self) -> list[str]:
+        """The labels; the last of the reference says so."""
+        *first, last = self.labels
+        return [*first, f"{last} {REFERENCE}" if self.is_reference else last]
 
 
 class AnswerTable(NamedTuple):
     """A table with a group of columns for each metric.
 
-    axes: heads of the columns before the groups, if a line has several. groups: labels of the metrics. columns: of each
+    axes: heads of the columns before the groups: one per axis of the study; of contrasts first CONTRAST, then each axis
+    whose value is a condition. groups: labels of the metrics. columns: of each
     group. is_whole: whether all trials of all lines have finished.
     """
 
@@ -66,28 +84,52 @@ def variants_table(results: StudyResults, rows: Sequence[Row]) -> AnswerTable:
 
     If the study has contrasts, differences and p-values are left out.
     """
-    axes = [axis.name for axis in results.study.axes]
+    axes = axis_names(results)
     columns: list[Column] = ["mean"] if results.study.contrasts else ["mean", "difference", "p"]
     metrics = [metric.name for metric in results.study.metrics]
     lines = []
     for variant in results.variants:
         own = [row for row in rows if row.variant is variant and row.metric in metrics]
-        mark = " (reference)" if variant is results.reference else ""
-        labels = [variant.labels[name] for name in axes]
-        labels[-1] += mark
         cells = [cell for row in own for cell in _of_row(row) if cell.column in columns]
-        lines.append(TableRow(variant.short_name + mark, labels, cells, trials_of(variant)))
+        lines.append(TableRow(labels_of(variant, axes), cells, trials_of(variant), variant is results.reference))
     return AnswerTable(axes, _groups(results), columns, lines, all(variant.is_complete for variant in results.variants))
 
 
 def contrasts_table(results: StudyResults, effects: Sequence[Effect]) -> AnswerTable:
-    """Return a line per contrast: difference, p-value and verdict for each metric."""
+    """Return a line per contrast and condition: difference, p-value and verdict for each metric."""
     lines, count = [], len(results.study.metrics)
+    conditions = [name for name in axis_names(results) if any(name in of.comparison.condition for of in effects)]
     for first in range(0, len(effects), count):
         together = effects[first : first + count]
-        name = together[0].name
-        lines.append(TableRow(name, [name], [cell for effect in together for cell in _of_effect(effect)]))
-    return AnswerTable(["one value minus another"], _groups(results), ["difference", "p", "verdict"], lines)
+        compared = together[0].comparison
+        labels = [compared.contrast, *(compared.condition.get(name, NOTHING) for name in conditions)]
+        lines.append(TableRow(labels, [cell for effect in together for cell in _of_effect(effect)]))
+    return AnswerTable([CONTRAST, *conditions], _groups(results), ["difference", "p", "verdict"], lines)
+
+
+def axis_names(results: StudyResults) -> list[str]:
+    return [axis.name for axis in results.study.axes]
+
+
+def labels_of(variant: Variant, axes: Sequence[str]) -> list[str]:
+    return [variant.labels[name] for name in axes]
+
+
+def label_orders(results: StudyResults) -> Mapping[str, Mapping[str, float]]:
+    """Return by axis the numbers by which its labels are sorted: the values themselves if all of them are numbers, else
+    their places in the study.
+    """
+    orders = {}
+    for axis in results.study.axes:
+        found = dict.fromkeys(axis.values if isinstance(axis, Axis) else ())
+        found |= dict.fromkeys(variant.labels[axis.name] for variant in results.variants)
+        try:
+            numbers = {label: float(label) for label in found}
+        except ValueError:
+            numbers = {}
+        is_numeric = numbers and all(map(math.isfinite, numbers.values()))
+        orders[axis.name] = numbers if is_numeric else {label: float(at) for at, label in enumerate(found)}
+    return orders
 
 
 def _groups(results: StudyResults) -> list[str]:
@@ -95,7 +137,8 @@ def _groups(results: StudyResults) -> list[str]:
 
 
 def _of_row(row: Row) -> Iterator[TableCell]:
-    yield TableCell("mean", estimate_of(row), row.best)
+    value = math.nan if row.variant.limits(row.metric) else row.estimate.mean
+    yield TableCell("mean", estimate_of(row), row.best, value)
     yield from _compared(row)
 
 
@@ -105,5 +148,6 @@ def _of_effect(effect: Effect) -> Iterator[TableCell]:
 
 
 def _compared(row: Row | Effect) -> Iterator[TableCell]:
-    yield TableCell("difference", difference_of(row))
-    yield TableCell("p", p_value_of(row))
+    difference = math.nan if row.difference is None else row.difference.mean
+    yield TableCell("difference", difference_of(row), value=difference)
+    yield TableCell("p", p_value_of(row), value=row.corrected)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from transformer_jax.sweeps.report.answer_tables import AnswerTable, TableCell, contrasts_table, variants_table
+from transformer_jax.sweeps.report.answer_tables import (
+    AnswerTable,
+    TableCell,
+    axis_names,
+    contrasts_table,
+    labels_of,
+    variants_table,
+)
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.number_text import NOTHING
@@ -63,13 +70,16 @@ def escaped(text: str) -> str:
 
 def _tuning(results: StudyResults) -> str:
     """Return a `tabular` of the chosen values."""
-    first, *others = map(escaped, heads(results))
+    axes, columns = axis_names(results), heads(results)
     lines = [
-        rf"\begin{{tabular}}{{l{'r' * len(others)}}}",
+        rf"\begin{{tabular}}{{{'l' * len(axes)}{'r' * len(columns)}}}",
         r"\toprule",
-        _line([first, *others]),
+        _line([*map(escaped, (*axes, *columns))]),
         r"\midrule",
-        *(_line([*map(escaped, row)]) for row in table_rows(results)),
+        *(
+            _line([*map(escaped, (*labels_of(line.variant, axes), *(text for text, _ in line.cells)))])
+            for line in table_rows(results)
+        ),
         r"\bottomrule",
         r"\end{tabular}",
     ]
@@ -93,7 +103,7 @@ def _tabular(table: AnswerTable) -> str:
         _line([*map(escaped, table.axes), *(heads * len(table.groups)), *last]),
         r"\midrule",
         *(
-            _line([*map(escaped, line.labels), *map(_cell, line.cells), *([escaped(line.trials)] if last else [])])
+            _line([*map(escaped, line.marked), *map(_cell, line.cells), *([escaped(line.trials)] if last else [])])
             for line in table.lines
         ),
         r"\bottomrule",

@@ -5,8 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from transformer_jax.sweeps.report.answer import answer
-from transformer_jax.sweeps.report.answer_tables import HEADS, AnswerTable, TableCell, contrasts_table, variants_table
+from transformer_jax.sweeps.report.answer import answer_parts
+from transformer_jax.sweeps.report.answer_tables import (
+    HEADS,
+    AnswerTable,
+    TableCell,
+    axis_names,
+    contrasts_table,
+    labels_of,
+    variants_table,
+)
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
 from transformer_jax.sweeps.report.effects import Effect
@@ -44,11 +52,14 @@ def document(results: StudyResults, rows: list[Row], effects: list[Effect], figu
 
 
 def answered(results: StudyResults, rows: list[Row], effects: list[Effect]) -> str:
-    """Return the answer, as a list if it has several sentences."""
-    sentences = [escaped(sentence) for sentence in answer(results, rows, effects)]
-    if len(sentences) == 1:
-        return f"**Answer:** {sentences[0]}"
-    return "\n".join(["**Answer:**", "", *(f"- {sentence}" for sentence in sentences)])
+    """Return the answer, as a list if it has several sentences, with the details of a sentence below it."""
+    parts = answer_parts(results, rows, effects)
+    if len(parts) == 1 and not parts[0].details:
+        return f"**Answer:** {escaped(parts[0].sentence)}"
+    lines = ["**Answer:**", ""]
+    for part in parts:
+        lines += [f"- {escaped(part.sentence)}", *(f"  - {escaped(sentence)}" for sentence in part.details)]
+    return "\n".join(lines)
 
 
 def tables(results: StudyResults, rows: list[Row], effects: list[Effect]) -> str:
@@ -64,21 +75,25 @@ def _tuning(results: StudyResults) -> list[str]:
     said = sentences(results)
     if not said:
         return []
-    first, *others = heads(results)
-    lines = [_line([*map(escaped, (first, *others))]), "|---|" + "---:|" * len(others)]
-    lines += [_line([*map(escaped, row)]) for row in table_rows(results)]
+    axes, columns = axis_names(results), heads(results)
+    lines = [_line([*map(escaped, (*axes, *columns))]), "|" + "---|" * len(axes) + "---:|" * len(columns)]
+    lines += [
+        _line([*map(escaped, (*labels_of(line.variant, axes), *(text for text, _ in line.cells)))])
+        for line in table_rows(results)
+    ]
     return [f"**Tuning:** {escaped(' '.join(said))}", "\n".join(lines)]
 
 
 def _table(table: AnswerTable, has_trials: bool) -> str:
-    """Return a table with a row per line; the first column of a group names its metric."""
-    head, last = [escaped(", ".join(table.axes))], ["trials"] if has_trials else []
+    """Return a table with a row per line and a column per axis; the first column of a group names its metric."""
+    head, last = [*map(escaped, table.axes)], ["trials"] if has_trials else []
     for group in table.groups:
         first, *others = (HEADS[column] for column in table.columns)
         head += [f"{escaped(group)}, {first}", *others]
-    lines = [_line([*head, *last]), "|---|" + "---:|" * (len(head) - 1) + "---|" * len(last)]
+    left = len(table.axes)
+    lines = [_line([*head, *last]), "|" + "---|" * left + "---:|" * (len(head) - left) + "---|" * len(last)]
     lines += [
-        _line([escaped(line.name), *map(_cell, line.cells), *([line.trials] if has_trials else [])])
+        _line([*map(escaped, line.marked), *map(_cell, line.cells), *([line.trials] if has_trials else [])])
         for line in table.lines
     ]
     return "\n".join(lines)

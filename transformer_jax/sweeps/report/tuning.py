@@ -179,16 +179,25 @@ def sentences(results: StudyResults) -> list[str]:
     return said
 
 
-def table_rows(results: StudyResults) -> list[list[str]]:
-    """Return the name of every variant and its cells, in the order of HEADS."""
+class TuningLine(NamedTuple):
+    """A line of the table: the labels of a variant by axis, and its cells in the order of HEADS.
+
+    A cell has its text, and the number by which it is sorted; None for a text.
+    """
+
+    variant: Variant
+    cells: tuple[tuple[str, float | None], ...]
+
+
+def table_rows(results: StudyResults) -> list[TuningLine]:
     rows = []
     for response in responses(results):
-        chosen, good = response.chosen, NOTHING
+        chosen, good, width = response.chosen, NOTHING, math.nan
         if response.good is not None:
             low, high = (response.at(factor).value for factor in response.good[:2])
-            good = number(low)
+            good, width = number(low), high / low
             if low != high:
-                good += f" to {number(high)} (\N{MULTIPLICATION SIGN}{high / low:.3g})"
+                good += f" to {number(high)} (\N{MULTIPLICATION SIGN}{width:.3g})"
             good += "".join(
                 f", or {more}"
                 for more, is_open in (
@@ -201,16 +210,22 @@ def table_rows(results: StudyResults) -> list[list[str]]:
         trials = ", ".join([*([f"{n} finished"] if (n := counts.get("finished")) else []), *unfinished(counts)])
         score = number_text(chosen.score) if math.isfinite(chosen.score) else "diverged"
         edge = response.edge or ("all diverged" if response.best is None else "no")
-        cells = [number(chosen.value), factor_label(chosen.factor), score, good, edge, trials]
-        rows.append([response.variant.short_name, *cells])
+        cells = (
+            (number(chosen.value), chosen.value),
+            (factor_label(chosen.factor), chosen.factor),
+            (score, chosen.score),
+            (good, width),
+            (edge, None),
+            (trials, None),
+        )
+        rows.append(TuningLine(response.variant, cells))
     return rows
 
 
 def heads(results: StudyResults) -> list[str]:
-    """Return the heads of `table_rows`, with the names of the axes and of the metric."""
+    """Return the heads of the cells of `table_rows`, with the name of the metric."""
     metric = metric_label(results.study.tuning_metric.name, results.task)
-    axes = ", ".join(axis.name for axis in results.study.axes)
-    return [axes, *(metric if head == "metric there" else head for head in HEADS)]
+    return [metric if head == "metric there" else head for head in HEADS]
 
 
 def number(value: float) -> str:

@@ -1,0 +1,70 @@
+"""The answers of README.md and of the studies' READMEs are those of the pages, drawn from the committed results."""
+
+import functools
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from transformer_jax.sweeps.report.answer import answer_parts
+from transformer_jax.sweeps.report.committed import collect_results
+from transformer_jax.sweeps.report.effects import effects
+from transformer_jax.sweeps.report.markdown import escaped
+from transformer_jax.sweeps.report.summary import RESULTS, summarise
+
+ROOT = Path(__file__).parent.parent.parent
+ANSWERED = sorted(file.parent.parent.name for file in ROOT.glob(f"experiments/*/results/{RESULTS}"))
+NUMBER = r"(?<![A-Za-z])\d+(?:\.\d+)?(?:e-\d+)?"
+
+
+@functools.cache
+def parts(name):
+    results = collect_results(ROOT / "experiments" / name / "results")
+    return answer_parts(results, summarise(results), effects(results))
+
+
+def sentences(name):
+    """Return the answer of a page without what it shows at a click, as one line."""
+    return " ".join(escaped(part.sentence) for part in parts(name))
+
+
+def on_one_line(text):
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_the_answer_of_a_readme_begins_with_that_of_the_page(name):
+    text = (ROOT / "experiments" / name / "README.md").read_text()
+    paragraph = text.partition("\n**Answer:** ")[2].partition("\n\n")[0]
+    wanted = textwrap.fill(f"**Answer:** {sentences(name)}", 120, break_on_hyphens=False, break_long_words=False)
+    assert on_one_line(paragraph) == sentences(name), f"experiments/{name}/README.md needs:\n{wanted}"
+
+
+def rows():
+    """Return the third cell of the rows of README.md's table of studies, by name."""
+    text = (ROOT / "README.md").read_text().partition("\n## Studies\n")[2].partition("\n## ")[0]
+    return dict(re.findall(r"^\| \[`(\w+)`\]\(experiments/\w+\) \| [^|]* \| ([^|]*) \|$", text, re.M))
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_numbers_of_a_short_answer_are_those_of_the_page(name):
+    said = " ".join(sentence for part in parts(name) for sentence in (part.sentence, *part.details))
+    short = rows()[name]
+    assert set(re.findall(NUMBER, short)) <= set(re.findall(NUMBER, said)), (short, said)
+    assert "significant" not in short  # the words of the verdicts: ahead, equal, undecided, not told apart
+    if "No difference was found" in said:
+        assert "no difference was found" in short
+    if any(part.sentence.startswith("No variant is ahead") for part in parts(name)):
+        assert "cannot be told apart" in short
+
+
+def test_the_studies_with_results_are_those_of_the_table():
+    assert {*ANSWERED, "parallelism"} == rows().keys()
+
+
+def test_the_beginning_of_the_readme_quotes_a_page():
+    text = (ROOT / "README.md").read_text()
+    (paragraph,) = (of for of in text.split("\n\n") if "[One study](experiments/" in of)
+    (name,) = re.findall(r"\[One study\]\(experiments/(\w+)\)", paragraph)
+    assert f'"{escaped(parts(name)[0].sentence)}"' in on_one_line(paragraph)
