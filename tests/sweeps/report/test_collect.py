@@ -329,7 +329,7 @@ def test_a_trial_trained_by_another_one_has_its_log(decoded):
 
 def test_equal_curves_are_one_line_with_both_names(decoded):
     axes = Figure().subplots()
-    with matplotlib.rc_context({"axes.prop_cycle": plots.cycle("#123456")}):
+    with matplotlib.rc_context({"axes.prop_cycle": plots.cycle(("#0072b2",), "#123456")}):
         alt = plots.curves(Curves("valid/loss"), axes, decoded)
     (legend,) = axes.figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["1 and 2 and 8", "4 (1 of 3 diverged)", "16"]

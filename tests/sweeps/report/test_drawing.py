@@ -15,6 +15,7 @@ from transformer_jax.sweeps.figures import Curves, CustomFigure, MetricByAxis, M
 from transformer_jax.sweeps.report import plots
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.drawing import GROUND, IN_THE_DARK, INK, _height, _rc, draw_figures
+from transformer_jax.sweeps.report.figure_style import COLOURS
 from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.statistics import estimate
 from transformer_jax.sweeps.study import Axis
@@ -33,7 +34,7 @@ def axes(monkeypatch):
     monkeypatch.setattr(plots, "MOST_TOGETHER", plots.MOST_LINES)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams["axes.prop_cycle"] = plots.cycle("#123456")
+        matplotlib.rcParams["axes.prop_cycle"] = plots.cycle(COLOURS, "#123456")
         yield Figure().subplots()
 
 
@@ -239,7 +240,7 @@ def long_named(results, count):
 def test_labels_of_rows_do_not_overlap(results):
     changed = long_named(results, 20)
     with matplotlib.rc_context():
-        matplotlib.rcParams.update(_rc())
+        matplotlib.rcParams.update(_rc(changed.style))
         figure = Figure(figsize=(5.2, _height(MetricByVariant("test/loss"), changed)), layout="constrained")
         plots.dots(MetricByVariant("test/loss"), axes := figure.subplots(), changed)
         figure.draw_without_rendering()
@@ -338,7 +339,7 @@ def test_curves_against_a_cost_that_was_not_logged_are_left_out(results, caplog)
 )
 def test_many_lines_are_small_multiples(results, draw, figure):
     canvas = Figure()
-    with matplotlib.rc_context({"axes.prop_cycle": plots.cycle("#123456")}):
+    with matplotlib.rc_context({"axes.prop_cycle": plots.cycle(COLOURS, "#123456")}):
         draw(figure, canvas.subplots(), results)
     assert not canvas.legends
     assert [axes.get_title(loc="left") for axes in canvas.axes] == [

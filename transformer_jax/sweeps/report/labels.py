@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_jax.sweeps.report.collect import StudyResults
-from transformer_jax.sweeps.report.formatting import unfinished
+from transformer_jax.sweeps.report.formatting import metric_label, unfinished
 from transformer_jax.sweeps.report.variants import Variant
 
 _LONGEST_LABEL, _ROW_LABEL = 54, 30  # characters that fit
@@ -38,6 +38,11 @@ def legend(axes: Any, handles: Sequence[Any], names: Sequence[str], title: str =
     axes.figure.set_figheight(axes.figure.get_figheight() + _LEGEND_ROW * rows)
     labels = ["\n".join(map(plain_label, lines)) for lines in broken]
     axes.figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=9, title=title)
+
+
+def metric_text(metric: str, results: StudyResults) -> str:
+    """Return the words of the style for a metric or a quantity, by default its name and unit."""
+    return results.style.labels.get(metric) or metric_label(metric, results.task)
 
 
 def row_label(variant: Variant, results: StudyResults) -> str:

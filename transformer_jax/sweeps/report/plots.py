@@ -42,7 +42,6 @@ MOST_DOTS, MOST_LINES = 40, 12
 MOST_TOGETHER = 4
 """Most lines in one panel. If there are more, each has a panel of its own, with the others in grey behind it."""
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _STYLES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _FEW_POINTS = 12
@@ -52,11 +51,11 @@ _COLUMNS, _PANEL_ROW, _PANEL_TITLE = 3, 1.45, 22  # of small multiples: columns,
 _GREY = "#9298a3"  # visible on light and dark pages
 
 
-def cycle(ink: str) -> Any:
+def cycle(colours: Sequence[str], ink: str) -> Any:
     """Return the colours in order, with that of text last, for rcParams["axes.prop_cycle"]."""
     from matplotlib.rcsetup import cycler
 
-    return cycler(color=[*_COLOURS, ink])
+    return cycler(color=[*colours, ink])
 
 
 def dots(figure: MetricByVariant, axes: Any, results: StudyResults) -> str:
