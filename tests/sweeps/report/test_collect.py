@@ -334,7 +334,7 @@ def test_equal_curves_are_one_line_with_both_names(decoded):
     (legend,) = axes.figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["1 and 2 and 8", "4 (1 of 3 diverged)", "16"]
     assert len([line for line in axes.lines if line.get_linewidth() == 1.6]) == 3
-    assert "lowest num_heads=1 and num_heads=2 and num_heads=8, " in alt
+    assert "lowest num_heads 1 and 2 and 8, " in alt
 
 
 def test_sentences_name_the_axis_and_tables_do_not(workdir, folder):
