@@ -6,14 +6,12 @@ import itertools
 import matplotlib
 import pytest
 from matplotlib.figure import Figure
-from report_support import write_workdir
+from report_support import crossed, write_workdir
 
 from transformer_jax.sweeps.figures import Curves, MetricByAxis, MetricByBin
 from transformer_jax.sweeps.report import line_panels, plots
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.drawing import _rc
-from transformer_jax.sweeps.report.variants import Variant
-from transformer_jax.sweeps.study import Axis
 
 AXES = {"norm": ("post", "pre"), "warmup": ("yes", "no"), "depth": ("2", "6")}
 
@@ -21,28 +19,6 @@ AXES = {"norm": ("post", "pre"), "warmup": ("yes", "no"), "depth": ("2", "6")}
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     return collect(*write_workdir(tmp_path_factory.mktemp("study")))
-
-
-def crossed(made, axes, level=lambda number: 0.0):
-    """Return results of all combinations of values; the loss of the n-th variant is raised by level(n)."""
-    variants = []
-    for number, values in enumerate(itertools.product(*axes.values())):
-        trials = []
-        for trial in made.variants[0].trials:
-            raised = {name: value + level(number) for name, value in trial.metrics.items()}
-            lines = [{**line, "loss": line["loss"] + level(number)} for line in trial.log_lines]
-            result = dataclasses.replace(trial.result, metrics=raised)
-            folder = trial.folder / str(number)
-            trials.append(dataclasses.replace(trial, folder=folder, recorded_lines=lines, result=result))
-        variants.append(Variant(dict(zip(axes, values, strict=True)), tuple(trials), made.study.seeds))
-    study = dataclasses.replace(made.study, figures=())
-    named = []
-    for name, values in axes.items():
-        axis = Axis(name, {"a": {}, "b": {}})
-        object.__setattr__(axis, "values", {value: {} for value in values})
-        named.append(axis)
-    object.__setattr__(study, "axes", tuple(named))
-    return dataclasses.replace(made, study=study, variants=tuple(variants))
 
 
 def drawn(draw, figure, results):

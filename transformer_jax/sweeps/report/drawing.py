@@ -24,6 +24,7 @@ from transformer_jax.sweeps.figures import (
     Curves,
     CustomFigure,
     Figure,
+    HeatMap,
     MetricByAxis,
     MetricByBin,
     MetricByVariant,
@@ -34,6 +35,7 @@ from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.figure_style import Style
 from transformer_jax.sweeps.report.forest import CAPTION, draw_forest
 from transformer_jax.sweeps.report.formatting import metric_name
+from transformer_jax.sweeps.report.heat_map import heat_map
 from transformer_jax.sweeps.results_folder import FIGURES, KeptFigure
 from transformer_jax.tasks.task import TRAIN
 
@@ -164,7 +166,7 @@ def _kept(figure: KeptFigure, results: StudyResults) -> Iterator[Drawn]:
 def _problem(figure: Figure, results: StudyResults) -> str:
     """Return why a figure cannot be drawn: no trial has its metric or quantity; empty if it can be."""
     name, known = "", []
-    if isinstance(figure, MetricByVariant | MetricByAxis):
+    if isinstance(figure, MetricByVariant | MetricByAxis | HeatMap):
         name, known = figure.metric, results.metrics
     elif isinstance(figure, Curves):
         name, known = figure.quantity, results.logged
@@ -188,7 +190,8 @@ def _default_title(figure: Figure, results: StudyResults) -> str:
     elif isinstance(figure, MetricByBin):
         title = f"{metric_name(figure.name, results.task)} by {figure.label}"
     else:
-        by = f" by {figure.x}" if isinstance(figure, MetricByAxis) else ""
+        by = f" by {figure.x}" if isinstance(figure, MetricByAxis | HeatMap) else ""
+        by += f" and {figure.y}" if isinstance(figure, HeatMap) else ""
         title = metric_name(figure.metric, results.task) + by
     return title[0].upper() + title[1:]
 
@@ -257,6 +260,8 @@ def _draw(figure: Figure, canvas: Any, results: StudyResults) -> str:
         return plots.curves(figure, axes, results)
     if isinstance(figure, MetricByAxis):
         return plots.lines(figure, axes, results)
+    if isinstance(figure, HeatMap):
+        return heat_map(figure, axes, results)
     return plots.profile(figure, axes, results)
 
 
