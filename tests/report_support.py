@@ -1,12 +1,15 @@
 """Work directories of studies with made-up files: no trial is trained."""
 
+import dataclasses
+import itertools
 import math
 from pathlib import Path
 
 from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.metrics_file import digest
+from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.results import TRIALS, Result, claim_sweep, write_spec
-from transformer_jax.sweeps.study import load_study
+from transformer_jax.sweeps.study import Axis, load_study
 from transformer_jax.sweeps.study_json import declaration_of
 from transformer_jax.sweeps.trials import Trial, grid
 from transformer_jax.training.metric_log import MetricLog
@@ -87,3 +90,25 @@ def write_workdir(root: Path, fields: str = "", text: str = STUDY) -> tuple[Path
         why = f"loss is nan; its batch is in {place}/<batch>" if lost else ""
         write_trial(trial, study.metrics, place, order.index(trial.variant), "diverged" if lost else "finished", why)
     return workdir, folder
+
+
+def crossed(made, axes, level=lambda number: 0.0):
+    """Return results of all combinations of values; the loss of the n-th variant is raised by level(n)."""
+    variants = []
+    for number, values in enumerate(itertools.product(*axes.values())):
+        trials = []
+        for trial in made.variants[0].trials:
+            raised = {name: value + level(number) for name, value in trial.metrics.items()}
+            lines = [{**line, "loss": line["loss"] + level(number)} for line in trial.log_lines]
+            result = dataclasses.replace(trial.result, metrics=raised)
+            folder = trial.folder / str(number)
+            trials.append(dataclasses.replace(trial, folder=folder, recorded_lines=lines, result=result))
+        variants.append(Variant(dict(zip(axes, values, strict=True)), tuple(trials), made.study.seeds))
+    study = dataclasses.replace(made.study, figures=())
+    named = []
+    for name, values in axes.items():
+        axis = Axis(name, {"a": {}, "b": {}})
+        object.__setattr__(axis, "values", {value: {} for value in values})
+        named.append(axis)
+    object.__setattr__(study, "axes", tuple(named))
+    return dataclasses.replace(made, study=study, variants=tuple(variants))

@@ -8,6 +8,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.figures import (
     Curves,
     CustomFigure,
+    HeatMap,
     MetricByAxis,
     MetricByBin,
     MetricByVariant,
@@ -18,6 +19,7 @@ from transformer_jax.sweeps.study import Axis, Metric, Range, Study, over
 
 HEADS = over("model.num_heads", 1, 2, 4)
 NORM = over("model.norm_position", "post", "pre")
+DEPTH = over("model.num_encoder_layers", 1, 2, name="depth")
 
 
 def study(*figures, axes=(HEADS, NORM)):
@@ -30,10 +32,11 @@ def test_figures_that_fit_their_study():
         Curves("train/gradient_norm", log_y=True),
         Curves("valid/loss", x="flops"),
         MetricByAxis("test/loss", x="num_heads", by="norm_position", log_x=True),
+        HeatMap("test/loss", x="num_heads", y="depth"),
         MetricByBin("test[*]/exact_match"),
         CustomFigure(lambda axes, results: None, "Ours", "A picture"),
     )
-    assert study(*figures).figures == figures
+    assert study(*figures, axes=(HEADS, NORM, DEPTH)).figures == figures
     study(MetricByAxis("test/loss", x="learning_rate"), axes=(Range("optimizer.learning_rate", 1e-4, 1e-2, log=True),))
 
 
@@ -42,7 +45,7 @@ def test_figures_that_fit_their_study():
     [
         (
             lambda: check_figures(["test/loss"], {}),
-            "expected MetricByVariant, Curves, MetricByAxis, MetricByBin or CustomFigure, not 'test/loss'",
+            "expected MetricByVariant, Curves, MetricByAxis, HeatMap, MetricByBin or CustomFigure, not 'test/loss'",
         ),
         (lambda: study(MetricByAxis("test/loss", x="num_head")), r"no axis 'num_head' \(did you mean 'num_heads'\?\)"),
         (lambda: study(MetricByAxis("test/loss", x="num_heads", by="norm")), "no axis 'norm'"),
@@ -55,6 +58,24 @@ def test_figures_that_fit_their_study():
             ),
             "log_x needs values above 0, not 0",
         ),
+        (
+            lambda: study(HeatMap("test/loss", x="num_head", y="depth")),
+            r"HeatMap of .*: no axis 'num_head' \(did you mean",
+        ),
+        (lambda: study(HeatMap("test/loss", x="num_heads", y="depht"), axes=(HEADS, DEPTH)), "did you mean 'depth'"),
+        (lambda: study(HeatMap("test/loss", x="num_heads", y="num_heads")), "x and y are both 'num_heads'"),
+        (
+            lambda: study(HeatMap("test/loss", x="num_heads", y="norm_position")),
+            "figure HeatMap of 'test/loss': the axis 'norm_position' has values that are not numbers: post, pre",
+        ),
+        (
+            lambda: study(
+                HeatMap("test/loss", x="num_heads", y="dropout_rate"),
+                axes=(HEADS, Range("model.dropout_rate", 0, 1)),
+            ),
+            "the axis 'dropout_rate' is a range; a heat map needs an axis of values",
+        ),
+        (lambda: HeatMap("loss", x="a", y="b"), "figure HeatMap: 'loss': expected SPLIT/NAME"),
         (lambda: MetricByVariant("loss"), "figure MetricByVariant: 'loss': expected SPLIT/NAME"),
         (lambda: Curves("valid loss"), "figure Curves: 'valid loss': expected SPLIT/NAME"),
         (lambda: Curves("valid/loss", x="flop"), r"figure Curves of .*: x=.flop.: expected .*did you mean .flops."),

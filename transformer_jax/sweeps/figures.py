@@ -87,6 +87,34 @@ class MetricByAxis:
     def __post_init__(self) -> None:
         _check_name("MetricByAxis", self.metric)
 
+    @property
+    def axes(self) -> dict[str, str]:
+        """Names of the axes by what they are for."""
+        return {"x": self.x, "by": self.by} if self.by else {"x": self.x}
+
+
+@dataclasses.dataclass(frozen=True)
+class HeatMap:
+    """The mean of a metric over the seeds by two axes whose values are numbers: a cell for each pair, with its number.
+
+    Every combination of the other axes has a panel; the colours of all panels have one scale.
+
+    x, y: the axes along the panel and up.
+    """
+
+    metric: str
+    x: str
+    y: str
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        _check_name("HeatMap", self.metric)
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """Names of the axes by what they are for."""
+        return {"x": self.x, "y": self.y}
+
 
 @dataclasses.dataclass(frozen=True)
 class MetricByBin:
@@ -154,7 +182,7 @@ class CustomFigure:
             raise ConfigError(f"figure CustomFigure '{self.title}': needs a title and an alt text")
 
 
-Figure = MetricByVariant | Curves | MetricByAxis | MetricByBin | CustomFigure
+Figure = MetricByVariant | Curves | MetricByAxis | HeatMap | MetricByBin | CustomFigure
 
 
 def number_of(label: str) -> float:
@@ -171,24 +199,25 @@ def check_figures(figures: Iterable[Any], axes: Mapping[str, Iterable[str]]) -> 
     for figure in figures:
         if not isinstance(figure, Figure):
             raise ConfigError(
-                f"figures: expected MetricByVariant, Curves, MetricByAxis, MetricByBin or CustomFigure, not {figure!r}"
+                "figures: expected MetricByVariant, Curves, MetricByAxis, HeatMap, MetricByBin or CustomFigure, not "
+                f"{figure!r}"
             )
-        if not isinstance(figure, MetricByAxis):
+        if not isinstance(figure, MetricByAxis | HeatMap):
             continue
-        for name in (figure.x, *([figure.by] if figure.by else [])):
+        where = f"figure {type(figure).__name__} of '{figure.metric}'"
+        for name in figure.axes.values():
             if name not in axes:
-                raise ConfigError(f"figure MetricByAxis of '{figure.metric}': no axis '{name}'{nearest(name, axes)}")
-        if figure.x == figure.by:
-            raise ConfigError(f"figure MetricByAxis of '{figure.metric}': x and by are both '{figure.x}'")
-        if words := [label for label in axes[figure.x] if math.isnan(number_of(label))]:
-            raise ConfigError(
-                f"figure MetricByAxis of '{figure.metric}': the axis '{figure.x}' has values that are not numbers: "
-                f"{', '.join(words)}"
-            )
-        if figure.log_x and (low := [label for label in axes[figure.x] if number_of(label) <= 0]):
-            raise ConfigError(
-                f"figure MetricByAxis of '{figure.metric}': log_x needs values above 0, not {', '.join(low)}"
-            )
+                raise ConfigError(f"{where}: no axis '{name}'{nearest(name, axes)}")
+        if len({*figure.axes.values()}) < len(figure.axes):
+            raise ConfigError(f"{where}: {' and '.join(figure.axes)} are both '{figure.x}'")
+        for name in figure.axes.values() if isinstance(figure, HeatMap) else (figure.x,):
+            if words := [label for label in axes[name] if math.isnan(number_of(label))]:
+                raise ConfigError(f"{where}: the axis '{name}' has values that are not numbers: {', '.join(words)}")
+            if isinstance(figure, HeatMap) and not list(axes[name]):
+                raise ConfigError(f"{where}: the axis '{name}' is a range; a heat map needs an axis of values")
+        low = [label for label in axes[figure.x] if number_of(label) <= 0]
+        if low and isinstance(figure, MetricByAxis) and figure.log_x:
+            raise ConfigError(f"{where}: log_x needs values above 0, not {', '.join(low)}")
 
 
 def _check_name(kind: str, name: str) -> None:

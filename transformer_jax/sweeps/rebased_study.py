@@ -15,7 +15,7 @@ from transformer_jax.config import ExperimentConfig, base_type, unread_by
 from transformer_jax.config_file import leaf_types, read_config
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.contrasts import contrasts_among
-from transformer_jax.sweeps.figures import Curves, Figure, MetricByAxis, MetricByBin, MetricByVariant
+from transformer_jax.sweeps.figures import Curves, Figure, HeatMap, MetricByAxis, MetricByBin, MetricByVariant
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study
 from transformer_jax.tasks.task import TASKS
 
@@ -173,13 +173,13 @@ def _figures(
 
     result: list[Figure] = []
     for figure in study.figures:
-        if isinstance(figure, MetricByAxis) and not {figure.x, figure.by} - {""} <= axes:
+        if isinstance(figure, MetricByAxis | HeatMap) and not {*figure.axes.values()} <= axes:
             continue
         if (isinstance(figure, MetricByBin) and lacks(figure.name)) or (
             isinstance(figure, Curves) and lacks(figure.quantity)
         ):
             continue
-        if isinstance(figure, MetricByVariant | MetricByAxis) and lacks(figure.metric):
+        if isinstance(figure, MetricByVariant | MetricByAxis | HeatMap) and lacks(figure.metric):
             figure = dataclasses.replace(figure, metric=metric, title="")
         if figure not in result:
             result.append(figure)

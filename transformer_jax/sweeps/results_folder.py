@@ -4,7 +4,7 @@ declaration.json   question, axes and figures of the study, its search, and the 
 trials.json        config, corpus and end of every trial; checksums of the CSV files
 measurements.csv   every number of every trial: its log and its scores
 pretraining.csv    the same for the trials of the study's pretraining, if it has one
-results.csv, ...   tables that are made from these
+results.csv, ...   tables that are made from these, such as contrasts.csv and differences.csv
 
 declaration.json and trials.json contain their own checksums. A file that does not match its checksum is refused.
 Tables may be missing. Configs have neither the seed, which is named beside them, nor the folder of the token cache.

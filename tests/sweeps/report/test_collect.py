@@ -329,12 +329,12 @@ def test_a_trial_trained_by_another_one_has_its_log(decoded):
 
 def test_equal_curves_are_one_line_with_both_names(decoded):
     axes = Figure().subplots()
-    with matplotlib.rc_context({"axes.prop_cycle": plots.cycle("#123456")}):
+    with matplotlib.rc_context({"axes.prop_cycle": plots.cycle(("#0072b2",), "#123456")}):
         alt = plots.curves(Curves("valid/loss"), axes, decoded)
     (legend,) = axes.figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["1 and 2 and 8", "4 (1 of 3 diverged)", "16"]
     assert len([line for line in axes.lines if line.get_linewidth() == 1.6]) == 3
-    assert "lowest num_heads=1 and num_heads=2 and num_heads=8, " in alt
+    assert "lowest num_heads 1 and 2 and 8, " in alt
 
 
 def test_sentences_name_the_axis_and_tables_do_not(workdir, folder):

@@ -12,9 +12,10 @@ from report_support import DIVERGED, metrics_of, write_workdir
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.figures import Curves, CustomFigure, MetricByAxis, MetricByBin, MetricByVariant
-from transformer_jax.sweeps.report import plots
+from transformer_jax.sweeps.report import line_panels, plots
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.drawing import GROUND, IN_THE_DARK, INK, _height, _rc, draw_figures
+from transformer_jax.sweeps.report.figure_style import COLOURS
 from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.statistics import estimate
 from transformer_jax.sweeps.study import Axis
@@ -30,10 +31,10 @@ def results(tmp_path_factory):
 @pytest.fixture
 def axes(monkeypatch):
     """Axes on which all lines are drawn, however many."""
-    monkeypatch.setattr(plots, "MOST_TOGETHER", plots.MOST_LINES)
+    monkeypatch.setattr(line_panels, "MOST_TOGETHER", plots.MOST_LINES)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams["axes.prop_cycle"] = plots.cycle("#123456")
+        matplotlib.rcParams["axes.prop_cycle"] = plots.cycle(COLOURS, "#123456")
         yield Figure().subplots()
 
 
@@ -79,8 +80,8 @@ def test_dots_are_means_with_intervals_and_every_trial(axes, results):
     assert labels == ["1 (reference)", "2", "4\n(1 of 3 diverged)", "8", "16"]
     assert axes.get_ylim() == (4.5, -0.5)  # the first is at the top
     assert axes.get_xlabel() == "test loss (nats per token)\n(lower is better)"
-    assert "best num_heads=1, 0.1305; worst num_heads=16, 0.7323." in alt
-    assert alt.endswith("num_heads=4: 2 finished, 1 of 3 diverged.")
+    assert "best num_heads 1, 0.1305; worst num_heads 16, 0.7323." in alt
+    assert alt.endswith("num_heads 4: 2 finished, 1 of 3 diverged.")
 
 
 def test_curves_are_means_of_finished_trials_and_show_the_others(axes, results):
@@ -99,7 +100,7 @@ def test_curves_are_means_of_finished_trials_and_show_the_others(axes, results):
     assert [t.get_text() for t in legend.get_texts()] == ["1", "2", "4 (1 of 3 diverged)", "8", "16"]
     assert legend.get_title().get_text() == "num_heads"
     assert "against the step from 10 to 50" in alt
-    assert "lowest num_heads=1, 0.2905; highest num_heads=16, 0.8923." in alt
+    assert "lowest num_heads 1, 0.2905; highest num_heads 16, 0.8923." in alt
 
 
 def test_curves_against_the_seconds_of_training(axes, results):
@@ -134,7 +135,7 @@ def test_a_variant_without_finished_trials_is_shown(axes, results):
     alt = plots.lines(MetricByAxis("test/loss", x="num_heads"), axes, changed)
     cross = next(line for line in axes.lines if line.get_marker() == "x")
     assert cross.get_xdata().tolist() == [4]
-    assert alt.endswith("num_heads=4: 1 of 1 diverged.")
+    assert alt.endswith("num_heads 4: 1 of 1 diverged.")
     axes.clear()
     plots.curves(Curves("valid/loss"), axes, changed)
     assert [line.get_xdata().tolist() for line in axes.lines if line.get_marker() == "x"] == [[30]]
@@ -168,11 +169,11 @@ def test_there_is_a_line_for_every_value_of_another_axis(axes, results, by):
     alt = plots.lines(MetricByAxis("test/loss", x="depth", by=by), axes, two_axes(results))
     assert [container[0].get_xdata().tolist() for container in axes.containers] == [[1, 2, 3], [1, 2]]
     (legend,) = axes.figure.legends
-    rest = "" if by else ", rest=x"
-    names = [f"norm=pre{rest} (1 of 9 diverged)", f"norm=post{rest}"]
-    assert [text.get_text() for text in legend.get_texts()] == names
-    assert axes.get_title("left") == ("other axes: rest=x" if by else "")
-    assert f"2 lines, means over seeds with 95 % intervals: best norm=pre{rest}, depth 1, 0.1305" in alt
+    assert [text.get_text() for text in legend.get_texts()] == ["pre (1 of 9 diverged)", "post"]
+    assert legend.get_title().get_text() == "norm"
+    assert axes.get_title("left") == ("other axes: rest x" if by else "")
+    rest = "" if by else ", rest x"
+    assert f"2 lines, means over seeds with 95 % intervals: best norm pre{rest}, depth 1, 0.1305" in alt
 
 
 def test_bins_of_few_examples_are_marked(axes, results):
@@ -196,7 +197,7 @@ def test_profiles_over_bins(axes, results):
         assert container[0].get_ydata() == pytest.approx([90 - 9.7 * at - index for at in range(3)])
         assert container[0].get_xdata() == pytest.approx([0, 1, 2], abs=0.2)
     assert axes.get_ylabel() == "test exact match (%)"
-    assert "In 1-5: lowest num_heads=16, 86.00; highest num_heads=1, 90.00. In 11+: " in alt
+    assert "In 1-5: lowest num_heads 16, 86.00; highest num_heads 1, 90.00. In 11+: " in alt
 
 
 @pytest.mark.parametrize(("draw", "most"), [(plots.dots, plots.MOST_DOTS), (plots.curves, plots.MOST_LINES)])
@@ -205,7 +206,15 @@ def test_of_very_many_variants_only_the_best_are_shown_with_a_note(axes, results
     variants = []
     for number in range(most + 3):
         metrics = {"test/exact_match": float(number), "test/loss": 1.0}
-        trials = tuple(dataclasses.replace(t, result=dataclasses.replace(t.result, metrics=metrics)) for t in base)
+        trials = tuple(
+            dataclasses.replace(
+                t,
+                folder=t.folder / str(number),
+                recorded_lines=t.log_lines,
+                result=dataclasses.replace(t.result, metrics=metrics),
+            )
+            for t in base
+        )
         variants.append(Variant({"num_heads": f"v{number}"}, trials))
     figure = MetricByVariant("test/exact_match") if draw is plots.dots else Curves("valid/loss")
     alt = draw(figure, axes, with_variants(results, variants))
@@ -239,7 +248,7 @@ def long_named(results, count):
 def test_labels_of_rows_do_not_overlap(results):
     changed = long_named(results, 20)
     with matplotlib.rc_context():
-        matplotlib.rcParams.update(_rc())
+        matplotlib.rcParams.update(_rc(changed.style))
         figure = Figure(figsize=(5.2, _height(MetricByVariant("test/loss"), changed)), layout="constrained")
         plots.dots(MetricByVariant("test/loss"), axes := figure.subplots(), changed)
         figure.draw_without_rendering()
@@ -249,11 +258,12 @@ def test_labels_of_rows_do_not_overlap(results):
 
 
 def test_long_names_in_a_legend_are_not_cut(axes, results):
-    changed = long_named(results, 5)
-    plots.curves(Curves("valid/loss"), axes, changed)
+    names = [f"value_{number} " + "and_more_words " * number for number in range(5)]
+    variants = [Variant({"num_heads": n.strip()}, v.trials) for n, v in zip(names, results.variants, strict=True)]
+    plots.curves(Curves("valid/loss"), axes, with_variants(results, variants))
     (legend,) = axes.figure.legends
-    for text, variant in zip(legend.get_texts(), changed.variants, strict=True):
-        assert text.get_text().replace("\n", " ").partition(" (")[0] == variant.name
+    for text, variant in zip(legend.get_texts(), variants, strict=True):
+        assert text.get_text().replace("\n", " ").partition(" (")[0] == variant.labels["num_heads"]
         assert max(map(len, text.get_text().splitlines())) <= 54
 
 
@@ -338,15 +348,15 @@ def test_curves_against_a_cost_that_was_not_logged_are_left_out(results, caplog)
 )
 def test_many_lines_are_small_multiples(results, draw, figure):
     canvas = Figure()
-    with matplotlib.rc_context({"axes.prop_cycle": plots.cycle("#123456")}):
+    with matplotlib.rc_context({"axes.prop_cycle": plots.cycle(COLOURS, "#123456")}):
         draw(figure, canvas.subplots(), results)
     assert not canvas.legends
     assert [axes.get_title(loc="left") for axes in canvas.axes] == [
-        *("num_heads=1", "num_heads=2", "num_heads=4 (1 of 3\ndiverged)", "num_heads=8", "num_heads=16")
+        *("num_heads 1", "num_heads 2", "num_heads 4 (1 of 3\ndiverged)", "num_heads 8", "num_heads 16")
     ]
     shared = {(axes.get_xlim(), axes.get_ylim()) for axes in canvas.axes}
     assert len(shared) == 1
-    greys = [sum(line.get_color() == plots._GREY for line in axes.lines) for axes in canvas.axes]
+    greys = [sum(line.get_color() == line_panels._GREY for line in axes.lines) for axes in canvas.axes]
     assert greys == [4] * 5
     assert [axes.get_subplotspec().rowspan.start for axes in canvas.axes] == [0, 0, 0, 1, 1]
     bottom = [axes.xaxis.get_tick_params()["labelbottom"] for axes in canvas.axes]

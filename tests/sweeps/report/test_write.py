@@ -203,7 +203,7 @@ def test_contrasts_of_an_earlier_report_are_removed(crossed, results, tmp_path):
 def test_numbers_of_alternative_texts_equal_those_of_the_csv(written):
     output, page, _ = written
     alt = next(value for tag, name, value in Page(page).attributes if (tag, name) == ("img", "alt"))
-    best, worst = re.search(r"best num_heads=1, (\S+); worst num_heads=16, (\S+)\.", alt).groups()
+    best, worst = re.search(r"best num_heads 1, (\S+); worst num_heads 16, (\S+)\.", alt).groups()
     assert_rounds(best, lines_of(output, "1")[0]["mean"])
     assert_rounds(worst, lines_of(output, "16")[0]["mean"])
 
@@ -314,7 +314,7 @@ def test_every_figure_has_an_alternative_text(written):
     assert sorted(file.stem for file in (output / "figures").glob("*.pdf")) == [name[:-4] for name in files]
     assert files == ["1_test_exact_match.svg", "2_valid_loss_by_step.svg"]
     assert len(alts) == parsed.tags.count("img") == len(files)
-    assert all("5 variants" in alt and "num_heads=4: 2 finished, 1 of 3 diverged" in alt for alt in alts)
+    assert all("5 variants" in alt and "num_heads 4: 2 finished, 1 of 3 diverged" in alt for alt in alts)
     assert all(f"](figures/{name})" in markdown for name in files)
 
 

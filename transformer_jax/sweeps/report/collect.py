@@ -19,6 +19,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.metrics_file import is_number
 from transformer_jax.sweeps.figures import number_of
 from transformer_jax.sweeps.precision import needed_seeds, planned_seeds, with_pilot
+from transformer_jax.sweeps.report.figure_style import Style
 from transformer_jax.sweeps.report.grid_from_results import absent_variants
 from transformer_jax.sweeps.report.variants import STATUSES, TrialResult, Variant
 from transformer_jax.sweeps.results import (
@@ -74,7 +75,8 @@ class StudyResults:
     first: the pretraining of the study; None if there is none, or its trials cannot be read. tuning: the trials of its
     tuning.
     is_committed: from a results folder, `workdir`. recorded: what only the work directory shows; None if the study has
-    changed since. kept: figures of the earlier report by number, for those that cannot be drawn.
+    changed since. kept: figures of the earlier report by number, for those that cannot be drawn. style: of the figures
+    that are drawn.
     """
 
     study: Study
@@ -92,6 +94,7 @@ class StudyResults:
     is_committed: bool = False
     recorded: Recorded | None = None
     kept: Mapping[int, KeptFigure] = dataclasses.field(default_factory=dict)
+    style: Style = Style()
 
     @property
     def name(self) -> str:

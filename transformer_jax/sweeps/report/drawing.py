@@ -1,18 +1,19 @@
 """Draw the figures of a study with matplotlib, as SVG and PDF files whose bytes depend only on the results.
 
-Ground, ink and grid of an SVG follow the theme of its page; a PDF is light. The other colours are those of Okabe and
-Ito 2008 ("Color universal design"), which people with any colour vision can tell apart. Markers and line styles differ
-as well.
+Ground, ink and grid of an SVG follow the theme of its page; a PDF is light. The other colours, unless the style has
+others, are those of Okabe and Ito 2008 ("Color universal design"), which people with any colour vision can tell apart.
+Markers and line styles differ as well.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import logging
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from transformer_jax.config import nearest
@@ -23,27 +24,33 @@ from transformer_jax.sweeps.figures import (
     Curves,
     CustomFigure,
     Figure,
+    HeatMap,
     MetricByAxis,
     MetricByBin,
     MetricByVariant,
 )
 from transformer_jax.sweeps.report import plots
 from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.effects import Effect
+from transformer_jax.sweeps.report.figure_style import Style
+from transformer_jax.sweeps.report.forest import CAPTION, draw_forest
 from transformer_jax.sweeps.report.formatting import metric_name
+from transformer_jax.sweeps.report.heat_map import heat_map
 from transformer_jax.sweeps.report.response_curves import response_figure
 from transformer_jax.sweeps.results_folder import FIGURES, KeptFigure
 from transformer_jax.tasks.task import TRAIN
 
 logger = logging.getLogger(__name__)
-_WIDTH = 5.2  # inches; on a page 360 pixels wide it is scaled to two thirds
+OPENING = 0
+"""Number of the figure that opens the page."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
     """A figure: SVG for light and dark pages, PDF for papers, title and alt text.
 
-    number: its place among the study's figures, from 1. file: name of the SVG. is_kept: it is from an earlier report,
-    which may lack the PDF.
+    number: its place among the study's figures, from 1; 0 for the one that opens the page. file: name of the SVG.
+    is_kept: it is from an earlier report, which may lack the PDF. caption: below the figure, if not the alt text.
     """
 
     number: int
@@ -53,6 +60,12 @@ class Drawn:
     svg: bytes
     pdf: bytes
     is_kept: bool = False
+    caption: str = ""
+
+    @property
+    def opens_page(self) -> bool:
+        """Whether it is shown before the tables."""
+        return self.number == OPENING
 
     @property
     def pdf_file(self) -> str:
@@ -73,6 +86,16 @@ IN_THE_DARK = {GROUND: "#181a1f", INK: "#e6e6e6", GRID: "#3c3f46"}
 def default_figures(results: StudyResults) -> tuple[Figure, ...]:
     """Return the figures of a study that declares none."""
     return (MetricByVariant(results.study.metrics[0].name), Curves("valid/loss"))
+
+
+def draw_opening(results: StudyResults, effects: Sequence[Effect]) -> Iterator[Drawn]:
+    """Yield the forest plot of the contrasts; nothing if there are none."""
+    if not effects:
+        return
+    files, alt = _saved(functools.partial(draw_forest, effects, results=results), results, results.style.height)
+    title = "Differences: mean, 95 % interval and seeds"
+    svg = _with_dark_colours(files["svg"])
+    yield Drawn(OPENING, f"{OPENING}_differences.svg", title, alt, svg, files["pdf"], caption=CAPTION)
 
 
 def draw_figures(results: StudyResults) -> Iterator[Drawn]:
@@ -107,7 +130,9 @@ def draw_figures(results: StudyResults) -> Iterator[Drawn]:
 def _drawn(number: int, figure: Figure, results: StudyResults) -> Drawn:
     title = figure.title or _default_title(figure, results)
     slug = re.sub(r"\W+", "_", title.lower()).strip("_")[:40].strip("_")
-    files, alt = _saved(figure, results)
+    draw = functools.partial(_draw, figure, results=results)
+    with _named_errors(figure):
+        files, alt = _saved(draw, results, _height(figure, results))
     return Drawn(number, f"{number}_{slug}.svg", title, alt, _with_dark_colours(files["svg"]), files["pdf"])
 
 
@@ -148,7 +173,7 @@ def _kept(figure: KeptFigure, results: StudyResults) -> Iterator[Drawn]:
 def _problem(figure: Figure, results: StudyResults) -> str:
     """Return why a figure cannot be drawn: no trial has its metric or quantity; empty if it can be."""
     name, known = "", []
-    if isinstance(figure, MetricByVariant | MetricByAxis):
+    if isinstance(figure, MetricByVariant | MetricByAxis | HeatMap):
         name, known = figure.metric, results.metrics
     elif isinstance(figure, Curves):
         name, known = figure.quantity, results.logged
@@ -172,7 +197,8 @@ def _default_title(figure: Figure, results: StudyResults) -> str:
     elif isinstance(figure, MetricByBin):
         title = f"{metric_name(figure.name, results.task)} by {figure.label}"
     else:
-        by = f" by {figure.x}" if isinstance(figure, MetricByAxis) else ""
+        by = f" by {figure.x}" if isinstance(figure, MetricByAxis | HeatMap) else ""
+        by += f" and {figure.y}" if isinstance(figure, HeatMap) else ""
         title = metric_name(figure.metric, results.task) + by
     return title[0].upper() + title[1:]
 
@@ -191,21 +217,24 @@ def _with_dark_colours(svg: bytes) -> bytes:
     return before + f"\n@media (prefers-color-scheme: dark) {{{rules}}}".encode() + end + after
 
 
-def _saved(figure: Figure, results: StudyResults) -> tuple[dict[str, bytes], str]:
-    """Return the files of a figure by format, in the colours of a light page, and its alt text."""
+def _saved(draw: Callable[[Any], str], results: StudyResults, height: float) -> tuple[dict[str, bytes], str]:
+    """Return the files of a figure by format, in the colours of a light page, and its alt text.
+
+    Args:
+      draw: draws on an empty canvas, and returns the alt text.
+      height: of the canvas in inches, which `draw` may change.
+    """
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # ignore the user's matplotlibrc
-        matplotlib.rcParams.update(_rc())
-        canvas = Canvas(figsize=(_WIDTH, _height(figure, results)), layout="constrained")
-        axes = canvas.subplots()
+        matplotlib.rcParams.update(_rc(results.style))
+        canvas = Canvas(figsize=(results.style.width, height), layout="constrained")
+        alt = draw(canvas)
         files = {format: io.BytesIO() for format in _METADATA}
-        with _named_errors(figure):
-            alt = _draw(figure, axes, results)
-            for format, file in files.items():
-                canvas.savefig(file, format=format, metadata=_METADATA[format])
+        for format, file in files.items():
+            canvas.savefig(file, format=format, metadata=_METADATA[format])
     return {format: file.getvalue() for format, file in files.items()}, alt
 
 
@@ -224,7 +253,8 @@ def _named_errors(figure: Figure) -> Generator[None]:
         raise ConfigError(message) from error
 
 
-def _draw(figure: Figure, axes: Any, results: StudyResults) -> str:
+def _draw(figure: Figure, canvas: Any, results: StudyResults) -> str:
+    axes = canvas.subplots()
     if isinstance(figure, CustomFigure):
         figure.draw(axes, results)
         alt = figure.alt if isinstance(figure.alt, str) else figure.alt(results)
@@ -237,26 +267,29 @@ def _draw(figure: Figure, axes: Any, results: StudyResults) -> str:
         return plots.curves(figure, axes, results)
     if isinstance(figure, MetricByAxis):
         return plots.lines(figure, axes, results)
+    if isinstance(figure, HeatMap):
+        return heat_map(figure, axes, results)
     return plots.profile(figure, axes, results)
 
 
 def _height(figure: Figure, results: StudyResults) -> float:
-    return plots.dots_height(results) if isinstance(figure, MetricByVariant) else 3.2
+    return plots.dots_height(results) if isinstance(figure, MetricByVariant) else results.style.height
 
 
-def _rc() -> dict[Any, Any]:
+def _rc(style: Style) -> dict[Any, Any]:
     inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "legend.labelcolor")
     return {
         **dict.fromkeys(inks, INK),
         **dict.fromkeys(("figure.facecolor", "savefig.facecolor", "axes.facecolor"), GROUND),
-        "axes.prop_cycle": plots.cycle(INK),
+        "axes.prop_cycle": plots.cycle(style.colours, INK),
         "axes.grid": True,
         "axes.axisbelow": True,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "grid.color": GRID,
         "grid.linewidth": 0.6,
-        "font.size": 10,
+        "font.size": style.font_size,
+        **({"font.family": [style.font, "DejaVu Sans"]} if style.font else {}),
         "legend.frameon": False,
         "svg.hashsalt": "transformer_jax",
         "pdf.fonttype": 42,  # TrueType, which publishers accept

@@ -9,40 +9,76 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_jax.sweeps.report.collect import StudyResults
-from transformer_jax.sweeps.report.formatting import unfinished
+from transformer_jax.sweeps.report.figure_style import Style
+from transformer_jax.sweeps.report.formatting import metric_label, unfinished
 from transformer_jax.sweeps.report.variants import Variant
 
 _LONGEST_LABEL, _ROW_LABEL = 54, 30  # characters that fit
-_LEGEND_ROW = 0.19  # inches
+_LEGEND_ROW = 0.019  # inches per point of the font
+_NOTE = 64  # characters that fit
 
 
-def legend_of_variants(
-    axes: Any, handles: Sequence[Any], lines: Sequence[Sequence[Variant]], results: StudyResults
+def legend(
+    canvas: Any,
+    handles: Sequence[Any],
+    names: Sequence[str],
+    style: Style,
+    title: str = "",
+    columns: int | None = None,
+    is_above: bool = False,
 ) -> None:
-    """Add a legend of lines, each of one variant or of several with the same training."""
-    labels = [" and ".join(v.short_name for v in alike) + missing(alike[:1]) for alike in lines]
-    legend(axes, handles, labels, axis_of(results))
+    """Add a legend below or above all axes of a figure and make it taller; long names are wrapped between words.
+
+    Args: columns: by default as many as fit, at most three.
+    """
+    broken = [_broken(name, _LONGEST_LABEL) or [""] for name in names]
+    longest = max(len(line) for lines in broken for line in lines)
+    columns = columns or (3 if longest <= 12 else 2 if longest <= 26 else 1)
+    rows = math.ceil(sum(map(len, broken)) / columns) + bool(title)
+    canvas.set_figheight(canvas.get_figheight() + _LEGEND_ROW * rows * style.font_size)
+    canvas.legend(
+        handles,
+        ["\n".join(map(plain_label, lines)) for lines in broken],
+        loc=f"outside {'upper' if is_above else 'lower'} center",
+        ncols=columns,
+        fontsize=0.9 * style.font_size,
+        title=plain_label(title),
+    )
 
 
 def axis_of(results: StudyResults) -> str:
     """Return the name of the only axis, as title above short variant names; empty if there are several axes."""
-    return plain_label(results.study.axes[0].name) if len(results.study.axes) == 1 else ""
+    return plain_label(results.style.axis(results.study.axes[0].name)) if len(results.study.axes) == 1 else ""
 
 
-def legend(axes: Any, handles: Sequence[Any], names: Sequence[str], title: str = "") -> None:
-    """Add a legend below the axes and make the figure taller; long names are wrapped between words."""
-    broken = [_broken(name, _LONGEST_LABEL) for name in names]
-    longest = max(len(line) for lines in broken for line in lines)
-    columns = 3 if longest <= 12 else 2 if longest <= 26 else 1
-    rows = math.ceil(sum(map(len, broken)) / columns) + bool(title)
-    axes.figure.set_figheight(axes.figure.get_figheight() + _LEGEND_ROW * rows)
-    labels = ["\n".join(map(plain_label, lines)) for lines in broken]
-    axes.figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=9, title=title)
+def say(axes: Any, note: str) -> None:
+    """Show a note above axes."""
+    if note:
+        axes.set_title(wrapped_note(note), fontsize=0.9 * axes.xaxis.label.get_size(), loc="left")
+
+
+def wrapped_note(note: str) -> str:
+    return literal("\n".join(textwrap.wrap(note, _NOTE)))
+
+
+def metric_text(metric: str, results: StudyResults) -> str:
+    """Return the words of the style for a metric or a quantity, by default its name and unit."""
+    return results.style.labels.get(metric) or metric_label(metric, results.task)
+
+
+def variant_words(variant: Variant, results: StudyResults) -> str:
+    """Return `norm pre, depth 2`."""
+    return results.style.words(variant.labels)
 
 
 def row_label(variant: Variant, results: StudyResults) -> str:
+    """Return the words for a variant, of one axis only the value, wrapped to fit beside a row."""
     reference = " (reference)" if variant is results.reference else ""
-    name = "\n".join(map(plain_label, textwrap.wrap(variant.short_name, _ROW_LABEL, break_on_hyphens=False)))
+    words = variant_words(variant, results)
+    if len(variant.labels) == 1:
+        ((axis, value),) = variant.labels.items()
+        words = results.style.value(axis, value)
+    name = "\n".join(map(plain_label, textwrap.wrap(words, _ROW_LABEL, break_on_hyphens=False)))
     return name + reference + missing([variant]).replace(" (", "\n(", 1)
 
 

@@ -16,6 +16,7 @@ from transformer_jax.sweeps.report.answer_tables import (
     variants_table,
 )
 from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.differences import DIFFERENCES
 from transformer_jax.sweeps.report.drawing import Drawn
 from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.latex import TABLES
@@ -36,19 +37,25 @@ def document(results: StudyResults, rows: list[Row], effects: list[Effect], figu
         answered(results, rows, effects),
         *([f"**{NOT_SHOWN}** {escaped(not_shown)}"] if (not_shown := results.study.not_shown) else []),
         *([f"**{changed}**"] if (changed := escaped(asked(results))) else []),
+        *(_figure(figure) for figure in figures if figure.opens_page),
         tables(results, rows, effects),
         *_tuning(results),
         "\n".join(f"- {escaped(note)}" for note in notes(results, rows, effects)),
-        *(f"![{_alt(figure.alt)}]({FIGURES}/{figure.file})\n\n**{escaped(figure.title)}**" for figure in figures),
+        *(_figure(figure) for figure in figures if not figure.opens_page),
         *([escaped(command_note(results)), f"```\n{command}\n```"] if command else []),
         f"All numbers: [{SUMMARY}]({SUMMARY}) by variant, [{RESULTS}]({RESULTS}) by trial, "
         f"[{MEASUREMENTS}]({MEASUREMENTS}) by step"
-        + (f", [{CONTRASTS}]({CONTRASTS})" if effects else "")
+        + (f", [{CONTRASTS}]({CONTRASTS}), [{DIFFERENCES}]({DIFFERENCES}) by seed" if effects else "")
         + (f", [{TUNING_TABLE}]({TUNING_TABLE})" if results.tuning else "")
         + f". For papers: [{TABLES}]({TABLES}), and a PDF beside every figure. The exact configs are in "
         "[report.html](report.html).",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _figure(figure: Drawn) -> str:
+    caption = f" {escaped(figure.caption)}" if figure.caption else ""
+    return f"![{_alt(figure.alt)}]({FIGURES}/{figure.file})\n\n**{escaped(figure.title)}**{caption}"
 
 
 def answered(results: StudyResults, rows: list[Row], effects: list[Effect]) -> str:

@@ -59,10 +59,11 @@ def page(results: StudyResults, rows: list[Row], effects: list[Effect], figures:
         element("h1", question),
         element("p", subject(results), class_="soft"),
         *_section("Answer", *_answer(answer_parts(results, rows, effects)), *_not_shown(results), *_changed(results)),
+        *(_figure(figure) for figure in figures if figure.opens_page),
         answer_table(results, rows),
         *(_section("Differences", contrast_table(results, effects)) if effects else []),
         *_tuning(results),
-        *_section("Figures", element("div", *map(_figure, figures), class_="figures")),
+        *_section("Figures", element("div", *(_figure(of) for of in figures if not of.opens_page), class_="figures")),
         element("p", _FILES, class_="soft"),
         *_section("How to read it", element("ul", *(element("li", note) for note in notes(results, rows, effects)))),
         *_section("Config fields that differ", differences_table(results), *_derived(results)),
@@ -128,7 +129,7 @@ def _changed(results: StudyResults) -> list[Html]:
 
 def _figure(figure: Drawn) -> Html:
     image = element("img", src=f"data:image/svg+xml;base64,{base64.b64encode(figure.svg).decode()}", alt=figure.alt)
-    caption = element("figcaption", element("strong", figure.title), element("small", figure.alt))
+    caption = element("figcaption", element("strong", figure.title), element("small", figure.caption or figure.alt))
     return element("figure", image, caption)
 
 

@@ -9,7 +9,8 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.host.files import write_atomically
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.committed import results_files
-from transformer_jax.sweeps.report.drawing import draw_figures
+from transformer_jax.sweeps.report.differences import DIFFERENCES, differences_csv
+from transformer_jax.sweeps.report.drawing import draw_figures, draw_opening
 from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.latex import TABLES, tables_tex
 from transformer_jax.sweeps.report.markdown import document
@@ -37,16 +38,20 @@ def write_report(results: StudyResults, rows: list[Row], effects: list[Effect], 
 
     Args:
       rows: the result of `summarise`.
-      effects: the result of `effects`; if it is empty, there is no table of contrasts.
+      effects: the result of `effects`; if it is empty, there is neither a table nor a forest plot of contrasts.
     Raises: ConfigError for a figure that cannot be drawn, before anything is written; ConfigError for a folder that
       cannot be written.
     """
-    figures = list(draw_figures(results))
+    figures = [*draw_opening(results, effects), *draw_figures(results)]
     tables = {
         RESULTS: results_csv(results).encode(),
         SUMMARY: summary_csv(rows).encode(),
         MEASUREMENTS: measurements_csv(results).encode(),
-        **({CONTRASTS: contrasts_csv(effects).encode()} if effects else {}),
+        **(
+            {CONTRASTS: contrasts_csv(effects).encode(), DIFFERENCES: differences_csv(effects).encode()}
+            if effects
+            else {}
+        ),
         **({TUNING_TABLE: tuning_csv(results).encode()} if results.tuning else {}),
     }
     contents = {
@@ -63,7 +68,7 @@ def write_report(results: StudyResults, rows: list[Row], effects: list[Effect], 
         for file in itertools.chain(*((output / FIGURES).glob(f"[0-9]*_*.{end}") for end in ("svg", "pdf"))):
             if f"{FIGURES}/{file.name}" not in contents:
                 file.unlink()
-        for name in {CONTRASTS, PRETRAINING_FILE, TUNING_TABLE, TUNING_FILE} - contents.keys():
+        for name in {CONTRASTS, DIFFERENCES, PRETRAINING_FILE, TUNING_TABLE, TUNING_FILE} - contents.keys():
             (output / name).unlink(missing_ok=True)
         for name, content in contents.items():
             write_atomically(output / name, content)
