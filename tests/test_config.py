@@ -81,6 +81,8 @@ def test_resolution_sets_all_fields_but_those_for_which_none_is_a_value():
         "evaluation.max_length",  # data.max_length, which only some tasks read it for
         "model.head_dropout_rate",  # by tasks with labels
         "model.hidden_dim",  # by recurrent models
+        "seed_init",  # `seed`, which differs between the trials of a study
+        "seed_data",
         "task.mask_rate",  # these two by tasks that corrupt texts
         "task.whole_word",
         "parallel.num_devices",
@@ -460,6 +462,8 @@ def test_every_derived_default_can_be_overridden():
         "evaluation.max_length",
         "model.head_dropout_rate",  # training/test_hyper.py
         "model.hidden_dim",  # only read by recurrent models; models/test_fields.py
+        "seed_init",  # training/test_seeds.py
+        "seed_data",
         "task.mask_rate",  # tasks/test_corrupted_text.py
         "task.whole_word",
     }

@@ -626,6 +626,7 @@ ELSEWHERE = {
     *("parallel.launcher", "parallel.num_devices", "parallel.fsdp", "parallel.tensor"),
     *("training.init_from", "training.new_head", "training.new_parameters"),  # training/test_init_from.py
     "data.drop_long",  # training/test_long_texts.py
+    "seed_data",  # training/test_seeds.py
     *("task.name", "task.prefix", "task.source_mask"),  # test_own_fields.py, tasks/
     *(f"model.{field.name}" for field in dataclasses.fields(ModelConfig)),
     # training/test_optimizers.py, training/test_schedules.py

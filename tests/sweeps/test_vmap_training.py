@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 FIELDS = [
     {"seed": "0"},
     {"seed": "1", "optimizer.learning_rate": "0.003", "model.dropout_rate": "0.3"},
-    {"seed": "2", "optimizer.warmup_steps": "5", "optimizer.beta2": "0.9"},
+    {"seed": "2", "seed_init": "0", "seed_data": "7", "optimizer.warmup_steps": "5", "optimizer.beta2": "0.9"},
 ]
 
 

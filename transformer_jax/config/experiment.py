@@ -30,12 +30,24 @@ from transformer_jax.errors import ConfigError
 if typing.TYPE_CHECKING:
     import ml_collections
 
+MAX_SEED = 2**31 - 1
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
     """All settings of a run."""
 
-    seed: int = number(0, "determines initial parameters, data order and dropout", 0, 2**31 - 1, hyper=True)
+    seed: int = number(0, "determines initial parameters, data order and dropout", 0, MAX_SEED, hyper=True)
+    seed_init: int | None = number(
+        None, "seed of the initial parameters alone; unset: that of `seed`", 0, MAX_SEED, hyper=True
+    )
+    seed_data: int | None = number(
+        None,
+        "seed of the order of the data, and of its random corruption and augmentation, alone; unset: that of `seed`",
+        0,
+        MAX_SEED,
+        host=True,
+    )
     model: ModelConfig = section(ModelConfig)
     task: TaskConfig = section(TaskConfig)
     data: DataConfig = section(DataConfig)
@@ -44,6 +56,16 @@ class ExperimentConfig:
     evaluation: EvaluationConfig = section(EvaluationConfig)
     decode: DecodeConfig = section(DecodeConfig, read_by=GENERATING)
     parallel: ParallelConfig = section(ParallelConfig)
+
+    @property
+    def init_seed(self) -> int:
+        """The seed of the initial parameters."""
+        return self.seed if self.seed_init is None else self.seed_init
+
+    @property
+    def data_seed(self) -> int:
+        """The seed of all that decides which examples a step sees, and in which form."""
+        return self.seed if self.seed_data is None else self.seed_data
 
     def resolved(self) -> ExperimentConfig:
         """Return the config with every None replaced by its derived value; raises ConfigError with every problem.

@@ -81,11 +81,11 @@ def names_in_source(path: str) -> tuple[str, ...]:
 def field(default: Any, doc: str, **metadata: Any) -> Any:
     """Return a field of a section.
 
-    All kinds of fields may have this metadata: `hyper`, `switch`, `rounding` and `bookkeeping` (see the package's
-    docstring), and `read_by`, which maps the dotted name of a choice to the values with which this field is read.
-    Setting the field with another value of that choice is an error. `used_with` has the form of `read_by`: with another
-    value the field has no effect, but may be set. `derived_from` has the dotted names of the fields from which a
-    default of None is derived. `place` of a rate of dropout is its field of `nn.dropout.DropoutRates`.
+    All kinds of fields may have this metadata: `hyper`, `switch`, `host`, `rounding` and `bookkeeping` (see the
+    package's docstring), and `read_by`, which maps the dotted name of a choice to the values with which this field is
+    read. Setting the field with another value of that choice is an error. `used_with` has the form of `read_by`: with
+    another value the field has no effect, but may be set. `derived_from` has the dotted names of the fields from which
+    a default of None is derived. `place` of a rate of dropout is its field of `nn.dropout.DropoutRates`.
     """
     return dataclasses.field(default=default, metadata={"doc": doc, **metadata})
 

@@ -163,7 +163,7 @@ def plan_batches(config: ExperimentConfig, lengths: Lengths, arrays: Arrays) -> 
             max_length=length,
             row_multiple=data.row_multiple,
             num_buckets=1,
-            seed=config.seed,
+            seed=config.data_seed,
         )
     if data.batching == "packed":
         return PackedPlan(
@@ -173,7 +173,7 @@ def plan_batches(config: ExperimentConfig, lengths: Lengths, arrays: Arrays) -> 
             max_length=data.max_length,
             packed_length=data.packed_length,
             row_multiple=data.row_multiple,
-            seed=config.seed,
+            seed=config.data_seed,
         )
     return BatchPlan(
         lengths,
@@ -182,5 +182,5 @@ def plan_batches(config: ExperimentConfig, lengths: Lengths, arrays: Arrays) -> 
         max_length=data.max_length,
         row_multiple=data.row_multiple,
         num_buckets=data.num_buckets,
-        seed=config.seed,
+        seed=config.data_seed,
     )

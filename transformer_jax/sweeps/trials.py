@@ -294,7 +294,8 @@ def _lacks(design: Design, labels: Mapping[str, str]) -> bool:
 def program_key(config: ExperimentConfig) -> tuple[tuple[str, Any], ...]:
     """Return the fields that two trials must agree in to train as one compiled program.
 
-    These are all fields except the hyperparameters that are arguments of the compiled step. Of a field whose feature
+    These are all fields except the hyperparameters that are arguments of the compiled step, and those that are read on
+    the host alone. Of a field whose feature
     can be off, the key has only whether it is on; of the trial of a pretraining that a trial starts from, the variant.
     """
     key = []
@@ -303,7 +304,7 @@ def program_key(config: ExperimentConfig) -> tuple[tuple[str, Any], ...]:
             key.append((name, value != field.metadata.get("off", 0)))
         elif name == INIT_FROM:
             key.append((name, re.sub(r",seed=\d+$", "", value)))
-        elif not field.metadata.get("hyper"):
+        elif not (field.metadata.get("hyper") or field.metadata.get("host")):
             key.append((name, value))
     return tuple(key)
 

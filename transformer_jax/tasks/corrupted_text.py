@@ -109,7 +109,7 @@ class CorruptedText(token_prediction.TokenPrediction):
     def _arrays(
         self, config: ExperimentConfig, texts: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
     ) -> Batch:
-        return self.corrupted(config, texts, rows, shape, keys_of(config.seed, rows, step))
+        return self.corrupted(config, texts, rows, shape, keys_of(config.data_seed, rows, step))
 
     def training_batches(self, config: ExperimentConfig, split: EncodedSplit) -> TrainingBatches:
         """Return windows at random places of the stream, or parts of documents.
@@ -130,7 +130,7 @@ class CorruptedText(token_prediction.TokenPrediction):
                 tokens_per_batch=data.tokens_per_batch,
                 size=size,
                 row_multiple=data.row_multiple,
-                seed=config.seed,
+                seed=config.data_seed,
                 widths={name: int(width[0]) for name, width in widths.items()},
             )
         texts = self.texts(config, split)

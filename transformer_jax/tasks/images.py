@@ -80,11 +80,11 @@ class Images(OneLabel):
         task, images = config.task, split.values("images", rows.examples)
         mixture = {}
         if step is not None:
-            keys = augmentation.keys_of_rows(config.seed, step, rows.row_ids)
+            keys = augmentation.keys_of_rows(config.data_seed, step, rows.row_ids)
             images = augmentation.augmented(task, images, keys)
             if task.mixup:
                 partners, shares = augmentation.mixing(task.mixup, split.num_examples, keys)
-                of_partners = augmentation.keys_of_rows(config.seed, step, rows.row_ids, partner=True)
+                of_partners = augmentation.keys_of_rows(config.data_seed, step, rows.row_ids, partner=True)
                 others = augmentation.augmented(task, split.values("images", partners), of_partners)
                 images = augmentation.mixed(images, others, shares)
                 mixture = {"other_targets": split.values("labels", partners).astype(np.int32), "shares": shares}

@@ -106,7 +106,7 @@ class LanguageModelTask(token_prediction.NextTokens):
                 tokens_per_batch=data.tokens_per_batch,
                 size=data.max_length,
                 row_multiple=data.row_multiple,
-                seed=config.seed,
+                seed=config.data_seed,
             )
         if not data.cut_documents:
             _check_whole(split.lengths("ids"), data.max_length)

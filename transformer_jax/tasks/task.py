@@ -257,8 +257,8 @@ class Task(abc.ABC):
 
         Args:
           rows: the examples of every row. shape: rows and width of every sequence of `lengths`.
-          step: number of the training step; random corruption depends on it, on config.seed and the row's number. None
-            in evaluation, where corruption depends on the example's number alone.
+          step: number of the training step; random corruption depends on it, on config.data_seed and the row's
+            number. None in evaluation, where corruption depends on the example's number alone.
         """
 
     def training_batches(self, config: ExperimentConfig, split: EncodedSplit) -> TrainingBatches:

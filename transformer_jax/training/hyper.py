@@ -19,6 +19,8 @@ class Hyper(NamedTuple):
     """
 
     seed: Array | int
+    seed_init: Array | int
+    """Of the initial parameters; a step does not read it."""
     learning_rate: Array | float
     warmup_steps: Array | int
     decay_steps: Array | int
@@ -69,6 +71,7 @@ def split(config: ExperimentConfig) -> SplitConfig:
     model = config.without_own_hyper_fields("model")
     hyper = Hyper(
         seed=config.seed,
+        seed_init=config.init_seed,
         **config.own_hyper_fields("optimizer"),
         **config.own_hyper_fields("training"),
         dropout=DropoutRates(**{place: getattr(model, name) or None for name, place in DROPOUT_RATES.items()}),

@@ -37,9 +37,9 @@ class TrainState(NamedTuple):
 
 
 def init_state(static: StaticConfig, hyper: Hyper) -> TrainState:
-    """Return the state before the first update; it depends only on the config and `hyper.seed`."""
+    """Return the state before the first update; it depends only on the config and `hyper.seed_init`."""
     head = TASKS[static.task.name].head(static.task, static.model)
-    params = init_params(static.model, hyper.seed, head)
+    params = init_params(static.model, hyper.seed_init, head)
     statistics = init_statistics(static.model, head)
     extra = {STATISTICS: statistics} if statistics else {}
     return TrainState(jnp.zeros((), jnp.int32), params, make_optimizer(static.optimizer, hyper).init(params), extra)

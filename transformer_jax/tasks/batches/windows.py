@@ -67,7 +67,7 @@ def _random_prefix(config: ExperimentConfig, batch: Batch, rows: Rows, shape: Ba
         of_examples = generator(PREFIX_STREAM, 0, 0, 0).random(count)[rows.examples]
         uniform = np.broadcast_to(of_examples[:, None], real.shape)
     else:
-        of_places = generator(PREFIX_STREAM, config.seed, step, 0).random((shape.rows, width))[rows.row_ids]
+        of_places = generator(PREFIX_STREAM, config.data_seed, step, 0).random((shape.rows, width))[rows.row_ids]
         # Every token takes the number of the first token of its text.
         first = np.maximum(np.arange(width) - positions, 0)
         uniform = np.take_along_axis(of_places, first, axis=1)
