@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.sweeps.figures import CustomFigure
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.formatting import metric_label, metric_name
-from transformer_jax.sweeps.report.labels import axis_of, legend, plain_label
+from transformer_jax.sweeps.report.line_panels import Line, LinePanels, point_style
 from transformer_jax.sweeps.report.tuning import Response, number, responses
 
-_MOST_TOGETHER = 4
-"""Most lines in one panel; if there are more, each has its own, with the others in grey behind it."""
-_MARKERS, _STYLES = ("o", "s", "^", "v"), ("-", "--", "-.", ":")
-_GREY = "#9298a3"  # visible on light and dark pages
-_COLUMNS, _PANEL_ROW, _PANEL_TITLE = 3, 1.45, 22  # of small multiples: columns, inches, characters
 _MOST_TICKS = 9
 _WIDEST_LINEAR = 5.0
 """Largest ratio of scores with a linear scale."""
@@ -36,32 +31,13 @@ def draw(axes: Any, results: StudyResults) -> None:
     """Draw the curves; a ring marks the chosen value, a cross below the curve a value whose training diverged."""
     assert results.study.tuned is not None
     found = responses(results)
-    x, y = results.study.tuned.field, metric_label(results.study.tuning_metric.name, results.task)
-    if len(found) <= _MOST_TOGETHER:
-        handles = [_line(axes, response, index) for index, response in enumerate(found)]
-        _scales([axes], found)
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
-        if len(found) > 1:
-            legend(axes, handles, [response.variant.short_name for response in found], axis_of(results))
-        return
-    canvas, rows = axes.figure, math.ceil(len(found) / _COLUMNS)
-    axes.remove()
-    canvas.set_figheight(0.7 + _PANEL_ROW * rows)
-    grid = list(canvas.subplots(rows, _COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
-    for unused in grid[len(found) :]:
-        unused.remove()
-    panels = grid[: len(found)]
-    for at, (panel, response) in enumerate(zip(panels, found, strict=True)):
-        for other in (*found[:at], *found[at + 1 :]):
-            panel.plot(*_finite(other), lw=0.7, color=_GREY, zorder=1)
-        _line(panel, response, 0)
-        name = textwrap.shorten(response.variant.short_name, 4 * _PANEL_TITLE, placeholder="…")
-        panel.set_title(plain_label("\n".join(textwrap.wrap(name, _PANEL_TITLE))), fontsize=8, loc="left")
-        panel.tick_params(labelsize=7, labelbottom=at + _COLUMNS >= len(found))
-    _scales(panels, found)
-    canvas.supxlabel(x, fontsize=10)
-    canvas.supylabel(y, fontsize=10)
+    lines = [
+        Line(of.variant.labels, "", list(zip(*_finite(of), strict=True)), functools.partial(_draw_line, of, at))
+        for at, of in enumerate(found)
+    ]
+    panels = LinePanels(axes, lines, results, _style)
+    _scales(panels.all, found)
+    panels.label(results.study.tuned.field, metric_label(results.study.tuning_metric.name, results.task), "")
 
 
 def described(results: StudyResults) -> str:
@@ -77,16 +53,18 @@ def described(results: StudyResults) -> str:
     )
 
 
-def _line(axes: Any, response: Response, index: int) -> Any:
-    colour = f"C{index}"
-    style = {"color": colour, "ls": _STYLES[index % len(_STYLES)], "marker": _MARKERS[index % len(_MARKERS)]}
-    (handle,) = axes.plot(*_finite(response), ms=4, lw=1.5, **style)
+def _style(colour: str, index: int) -> dict[str, Any]:
+    return {name: value for name, value in point_style(colour, index).items() if name != "capsize"} | {"ms": 4}
+
+
+def _draw_line(response: Response, at: int, axes: Any, style: Mapping[str, Any], _shift: float) -> Any:
+    (handle,) = axes.plot(*_finite(response), **style)
     chosen = response.chosen
     if math.isfinite(chosen.score):
-        axes.plot([chosen.value], [chosen.score], "o", ms=10, mfc="none", mec=colour, mew=1.5)
+        axes.plot([chosen.value], [chosen.score], "o", ms=10, mfc="none", mec=style["color"], mew=1.5)
     lost = [point.value for point in response.points if not math.isfinite(point.score)]
-    height = 0.03 + 0.04 * index  # of the axes, so that crosses of several variants do not hide each other
-    axes.plot(lost, [height] * len(lost), "x", color=colour, transform=axes.get_xaxis_transform())
+    height = 0.03 + 0.04 * (at % 8)  # of the axes, so that crosses of several variants do not hide each other
+    axes.plot(lost, [height] * len(lost), "x", color=style["color"], transform=axes.get_xaxis_transform())
     return handle
 
 
