@@ -17,10 +17,13 @@ names it, and the exit code is 3.
 is needed. A file that does not match its checksum is refused. If the folder lacks the numbers of a figure, a warning
 names it, it stays as it was, and the exit code is 3.
 
+--style=FILE.json sets size, font, colours and words of all figures that are drawn; docs/studies.md has its keys.
+
 The code of a study is run only if it is built in, or with --study. Without, figures that a study draws itself are left
 out, and the report does not check that the command that it prints makes the configs of the trials.
 """
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -39,6 +42,7 @@ def define(values: flags.FlagValues) -> None:
     path_flag(values, "results", "results folder: the --output of an earlier report, in place of --workdir")
     path_flag(values, "study", "folder or name of the study, whose code is then run; default the recorded study")
     path_flag(values, "output", "folder for the report; default WORKDIR/report, or the folder of --results")
+    path_flag(values, "style", "JSON file with size, font, colours and labels of the figures")
     switch(values, "json", "print the summary as JSON instead of the tables")
 
 
@@ -52,6 +56,7 @@ def run(arguments: Arguments) -> int:
     from transformer_jax.sweeps.report.drawing import undrawable
     from transformer_jax.sweeps.report.effects import effects
     from transformer_jax.sweeps.report.markdown import answered, tables
+    from transformer_jax.sweeps.report.style_file import read_style
     from transformer_jax.sweeps.report.summary import summarise, summary_json
     from transformer_jax.sweeps.report.write import write_report
 
@@ -60,6 +65,8 @@ def run(arguments: Arguments) -> int:
         results, output = collect_results(Path(values.results), study), Path(values.results)
     else:
         results, output = collect(Path(values.workdir), study), Path(values.workdir) / "report"
+    if values.style:
+        results = dataclasses.replace(results, style=read_style(Path(values.style), results))
     rows, found = summarise(results), effects(results)
     written = write_report(results, rows, found, Path(values.output) if values.output else output)
     text = f"{answered(results, rows, found)}\n\n{tables(results, rows, found)}"

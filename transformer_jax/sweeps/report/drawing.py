@@ -36,6 +36,7 @@ from transformer_jax.sweeps.report.figure_style import Style
 from transformer_jax.sweeps.report.forest import CAPTION, draw_forest
 from transformer_jax.sweeps.report.formatting import metric_name
 from transformer_jax.sweeps.report.heat_map import heat_map
+from transformer_jax.sweeps.report.labels import short_metric_text
 from transformer_jax.sweeps.report.response_curves import response_figure
 from transformer_jax.sweeps.results_folder import FIGURES, KeptFigure
 from transformer_jax.tasks.task import TRAIN
@@ -192,14 +193,16 @@ def _problem(figure: Figure, results: StudyResults) -> str:
 def _default_title(figure: Figure, results: StudyResults) -> str:
     if isinstance(figure, CustomFigure):
         return figure.title
+    style = results.style
     if isinstance(figure, Curves):
-        title = f"{metric_name(figure.quantity, results.task)} by {COSTS[figure.x]}"
+        title = f"{short_metric_text(figure.quantity, results)} by {COSTS[figure.x]}"
     elif isinstance(figure, MetricByBin):
-        title = f"{metric_name(figure.name, results.task)} by {figure.label}"
+        name = style.labels.get(figure.name) or metric_name(figure.name, results.task)
+        title = f"{name} by {figure.label}"
     else:
-        by = f" by {figure.x}" if isinstance(figure, MetricByAxis | HeatMap) else ""
-        by += f" and {figure.y}" if isinstance(figure, HeatMap) else ""
-        title = metric_name(figure.metric, results.task) + by
+        by = f" by {style.axis(figure.x)}" if isinstance(figure, MetricByAxis | HeatMap) else ""
+        by += f" and {style.axis(figure.y)}" if isinstance(figure, HeatMap) else ""
+        title = short_metric_text(figure.metric, results) + by
     return title[0].upper() + title[1:]
 
 

@@ -38,6 +38,10 @@ class Style:
     def value(self, axis: str, value: str) -> str:
         return self.labels.get(f"{axis}={value}", self.labels.get(value, value))
 
+    def fits(self, characters: int) -> int:
+        """Return how many characters have the room that so many have by default."""
+        return max(8, round(characters * self.width / Style.width * Style.font_size / self.font_size))
+
     def words(self, labels: Mapping[str, str]) -> str:
         """Return `norm pre, depth 2`."""
         return ", ".join(

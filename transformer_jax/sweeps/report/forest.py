@@ -12,6 +12,7 @@ from transformer_jax.sweeps.contrasts import Interaction
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.differences import differences_of
 from transformer_jax.sweeps.report.effects import Effect, Verdict
+from transformer_jax.sweeps.report.figure_style import Style
 from transformer_jax.sweeps.report.formatting import difference_of, verdict_of
 from transformer_jax.sweeps.report.labels import literal, metric_text
 from transformer_jax.sweeps.report.number_text import number_text
@@ -31,20 +32,17 @@ _JITTER = 0.618034  # of the golden ratio, whose multiples are spread evenly
 
 
 class _Row(NamedTuple):
-    """A contrast, or, without an effect, the head of those below it. sides: who is ahead left and right of zero."""
+    """A contrast, or, without an effect, the head of those below it. sides: who is ahead left and right of zero, on one
+    line if both fit."""
 
     text: str
     effect: Effect | None = None
     sides: tuple[str, str] = ("", "")
+    has_two_lines: bool = False
 
     @property
     def lines(self) -> int:
         return max(self.text.count("\n") + 1, 2 if self.effect is not None or self.has_two_lines else 1)
-
-    @property
-    def has_two_lines(self) -> bool:
-        """Whether the words at both sides do not fit next to each other."""
-        return len("".join(self.sides)) > _BOTH_SIDES
 
 
 def panels(effects: Sequence[Effect], results: StudyResults) -> list[tuple[str, list[Effect]]]:
@@ -153,10 +151,12 @@ def _rows(effects: Sequence[Effect], results: StudyResults) -> Iterator[_Row]:
         alone = len(group) == 1
         has_condition = bool(group[0].comparison.condition)
         head = _pair(group[0], results) if has_condition else ""
-        yield _Row(_wrapped(head), None, _sides(group, results))
+        sides = _sides(group, results)
+        has_two_lines = len("".join(sides)) > results.style.fits(_BOTH_SIDES)
+        yield _Row(_wrapped(head, results.style), None, sides, has_two_lines)
         for effect in group:
             condition = results.style.words(effect.comparison.condition)
-            text = _wrapped(condition if has_condition else _pair(effect, results, alone))
+            text = _wrapped(condition if has_condition else _pair(effect, results, alone), results.style)
             yield _Row(f"{text}\n{_size_of(effect)}", effect)
 
 
@@ -164,8 +164,8 @@ def _values(effect: Effect) -> list[str]:
     return [effect.labels[axis] for axis in effect.comparison.axes]
 
 
-def _wrapped(text: str) -> str:
-    return "\n".join(textwrap.wrap(text, _LABEL, break_on_hyphens=False))
+def _wrapped(text: str, style: Style) -> str:
+    return "\n".join(textwrap.wrap(text, style.fits(_LABEL), break_on_hyphens=False))
 
 
 def _names(effect: Effect, results: StudyResults) -> tuple[str, str]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from transformer_jax.sweeps.figures import HeatMap, number_of
 from transformer_jax.sweeps.report.collect import StudyResults
-from transformer_jax.sweeps.report.labels import metric_text, missing, plain_label, say
+from transformer_jax.sweeps.report.figure_style import Style
+from transformer_jax.sweeps.report.labels import metric_text, missing, plain_label, say, wrapped_note
 from transformer_jax.sweeps.report.number_text import NOTHING, number_text
 from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.statistics import Estimate, estimate
@@ -39,7 +40,7 @@ def heat_map(figure: HeatMap, axes: Any, results: StudyResults) -> str:
     axes.remove()
     across = min(len(shown), _COLUMNS if len(x_values) <= 5 else 1)
     down = math.ceil(len(shown) / across)
-    canvas.set_figheight(down * (_AROUND + style.height / 3.2 * max(_CELL * len(y_values), 0.8)))
+    canvas.set_figheight(down * (_AROUND + style.height / Style.height * max(_CELL * len(y_values), 0.8)))
     grid = canvas.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     varying = {name for others in shown for name, value in others if any((name, value) not in of for of in shown)}
     for unused in list(grid.flat)[len(shown) :]:
@@ -63,9 +64,9 @@ def heat_map(figure: HeatMap, axes: Any, results: StudyResults) -> str:
     if len(panels) > len(shown):
         note += f"; the first {len(shown)} of {len(panels)} panels"
     if len(shown) == 1:
-        say(grid.flat[0], note)
+        say(grid.flat[0], note, style)
     else:
-        canvas.suptitle(plain_label(note), fontsize=0.9 * style.font_size, x=0.01, ha="left")
+        canvas.suptitle(wrapped_note(note, style), fontsize=0.9 * style.font_size, x=0.01, ha="left")
     for panel in grid[-1]:
         panel.set_xlabel(plain_label(style.axis(figure.x)))
     for panel in grid[:, 0]:
@@ -80,7 +81,7 @@ def _panel(
     found: dict[tuple[str, str], Estimate],
     ends: tuple[float, float],
     size: float,
-    style: Any,
+    style: Style,
 ) -> None:
     import matplotlib
     from matplotlib.colors import to_hex

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.figure_style import Style
-from transformer_jax.sweeps.report.formatting import metric_label, unfinished
+from transformer_jax.sweeps.report.formatting import metric_label, metric_name, unfinished
 from transformer_jax.sweeps.report.variants import Variant
 
 _LONGEST_LABEL, _ROW_LABEL = 54, 30  # characters that fit
@@ -31,9 +31,9 @@ def legend(
 
     Args: columns: by default as many as fit, at most three.
     """
-    broken = [_broken(name, _LONGEST_LABEL) or [""] for name in names]
+    broken = [_broken(name, style.fits(_LONGEST_LABEL)) or [""] for name in names]
     longest = max(len(line) for lines in broken for line in lines)
-    columns = columns or (3 if longest <= 12 else 2 if longest <= 26 else 1)
+    columns = columns or (3 if longest <= style.fits(12) else 2 if longest <= style.fits(26) else 1)
     rows = math.ceil(sum(map(len, broken)) / columns) + bool(title)
     canvas.set_figheight(canvas.get_figheight() + _LEGEND_ROW * rows * style.font_size)
     canvas.legend(
@@ -51,19 +51,24 @@ def axis_of(results: StudyResults) -> str:
     return plain_label(results.style.axis(results.study.axes[0].name)) if len(results.study.axes) == 1 else ""
 
 
-def say(axes: Any, note: str) -> None:
+def say(axes: Any, note: str, style: Style) -> None:
     """Show a note above axes."""
     if note:
-        axes.set_title(wrapped_note(note), fontsize=0.9 * axes.xaxis.label.get_size(), loc="left")
+        axes.set_title(wrapped_note(note, style), fontsize=0.9 * style.font_size, loc="left")
 
 
-def wrapped_note(note: str) -> str:
-    return literal("\n".join(textwrap.wrap(note, _NOTE)))
+def wrapped_note(note: str, style: Style) -> str:
+    return literal("\n".join(textwrap.wrap(note, style.fits(_NOTE))))
 
 
 def metric_text(metric: str, results: StudyResults) -> str:
     """Return the words of the style for a metric or a quantity, by default its name and unit."""
     return results.style.labels.get(metric) or metric_label(metric, results.task)
+
+
+def short_metric_text(metric: str, results: StudyResults) -> str:
+    """Return the words of the style for a metric or a quantity, by default its name."""
+    return results.style.labels.get(metric) or metric_name(metric, results.task)
 
 
 def variant_words(variant: Variant, results: StudyResults) -> str:
@@ -78,7 +83,7 @@ def row_label(variant: Variant, results: StudyResults) -> str:
     if len(variant.labels) == 1:
         ((axis, value),) = variant.labels.items()
         words = results.style.value(axis, value)
-    name = "\n".join(map(plain_label, textwrap.wrap(words, _ROW_LABEL, break_on_hyphens=False)))
+    name = "\n".join(map(plain_label, textwrap.wrap(words, results.style.fits(_ROW_LABEL), break_on_hyphens=False)))
     return name + reference + missing([variant]).replace(" (", "\n(", 1)
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.sweeps.figures import number_of
 from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.figure_style import Style
 from transformer_jax.sweeps.report.labels import legend, literal, plain_label, say, wrapped_note
 from transformer_jax.sweeps.study import Axis
 
@@ -131,14 +132,16 @@ class LinePanels:
         if len(self.all) == 1:
             self.all[0].set_xlabel(literal(x))
             self.all[0].set_ylabel(literal(y))
-            say(self.all[0], note)
+            say(self.all[0], note, self._results.style)
         else:
             size = self._results.style.font_size
-            below = f"\n{wrapped_note(note)}" if note and not plan.is_apart else ""  # the legend is above
+            below = (
+                f"\n{wrapped_note(note, self._results.style)}" if note and not plan.is_apart else ""
+            )  # the legend is above
             self._canvas.supxlabel(literal(x) + below, fontsize=size)
             self._canvas.supylabel(literal(y), fontsize=size)
             if note and plan.is_apart:
-                self._canvas.suptitle(wrapped_note(note), fontsize=0.9 * size, x=0.01, ha="left")
+                self._canvas.suptitle(wrapped_note(note, self._results.style), fontsize=0.9 * size, x=0.01, ha="left")
         if plan.colour and not plan.is_apart and not (len(self.all) == 1 and not plan.style and self._label_ends()):
             self._legend()
 
@@ -151,7 +154,7 @@ class LinePanels:
     def _grid(self, axes: Any, count: int) -> list[Any]:
         axes.remove()
         rows = math.ceil(count / self.columns)
-        scale = self._results.style.height / 3.2
+        scale = self._results.style.height / Style.height
         self._canvas.set_figheight(scale * (0.7 + _ROW[self.columns] * rows))
         grid = self._canvas.subplots(rows, self.columns, sharex=True, sharey=True, squeeze=False)
         for unused in list(grid.flat)[count:]:
@@ -170,7 +173,7 @@ class LinePanels:
             text = words(self._varying(group[0].labels)) + group[0].lost
         else:
             text = words({axis: group[0].labels[axis] for axis in self._plan.panels})
-        width = _PANEL_TITLE * _COLUMNS // self.columns
+        width = self._results.style.fits(_PANEL_TITLE) * _COLUMNS // self.columns
         name = textwrap.shorten(text, 4 * width, placeholder="…")
         size = 0.8 * self._results.style.font_size
         panel.set_title(plain_label("\n".join(textwrap.wrap(name, width))), fontsize=size, loc="left")
@@ -198,7 +201,9 @@ class LinePanels:
     def _label_ends(self) -> bool:
         """Write names at the ends of the lines; return False, and write nothing, where they would not fit."""
         names, axes = [self._end(line) for line in self._lines], self.all[0]
-        if not all(line.points for line in self._lines) or max(map(len, names)) > _LONGEST_END:
+        if not all(line.points for line in self._lines) or max(map(len, names)) > self._results.style.fits(
+            _LONGEST_END
+        ):
             return False
         ends = [line.points[-1] for line in self._lines]
         if len({x for x, _ in ends}) > 1:

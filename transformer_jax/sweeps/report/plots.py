@@ -21,7 +21,8 @@ from transformer_jax.sweeps.figures import (
     number_of,
 )
 from transformer_jax.sweeps.report.collect import StudyResults
-from transformer_jax.sweeps.report.formatting import metric_label, metric_name, trials_of
+from transformer_jax.sweeps.report.figure_style import Style
+from transformer_jax.sweeps.report.formatting import metric_label, trials_of
 from transformer_jax.sweeps.report.labels import (
     axis_of,
     literal,
@@ -30,6 +31,7 @@ from transformer_jax.sweeps.report.labels import (
     plain_label,
     row_label,
     say,
+    short_metric_text,
     variant_words,
 )
 from transformer_jax.sweeps.report.line_panels import Line, LinePanels, joined_labels, line_style, plan, point_style
@@ -71,7 +73,7 @@ def dots(figure: MetricByVariant, axes: Any, results: StudyResults) -> str:
     metric = metric_text(figure.metric, results)
     axes.set_xlabel(literal(metric) + better)
     axes.set_ylabel(axis_of(results))
-    say(axes, note)
+    say(axes, note, results.style)
     means = [
         (variant_words(variant, results), e.mean)
         for variant, e in zip(shown, found, strict=True)
@@ -86,7 +88,8 @@ def dots(figure: MetricByVariant, axes: Any, results: StudyResults) -> str:
 def dots_height(results: StudyResults) -> float:
     """Return the height in inches at which labels of neighbouring rows do not touch."""
     lines = [row_label(variant, results).count("\n") + 1 for variant in _shown(results, MOST_DOTS)[0]]
-    return 1.1 + max(_ROW, _LABEL_LINE * max(lines) + 0.1) * max(len(lines), 2)
+    scale = results.style.font_size / Style.font_size
+    return scale * (1.1 + max(_ROW, _LABEL_LINE * max(lines) + 0.1) * max(len(lines), 2))
 
 
 def curves(figure: Curves, axes: Any, results: StudyResults) -> str:
@@ -235,7 +238,7 @@ def _shown(results: StudyResults, most: int) -> tuple[Sequence[Variant], str]:
     sign = -1 if metric.direction == "max" else 1
     means = [estimate([*variant.values(metric.name).values()]).mean for variant in variants]
     ranked = sorted(range(len(variants)), key=lambda i: (math.isnan(means[i]), sign * means[i], i))
-    note = f"the {most} best of {len(variants)} variants by {metric_name(metric.name, results.task)}"
+    note = f"the {most} best of {len(variants)} variants by {short_metric_text(metric.name, results)}"
     return [variants[i] for i in sorted(ranked[:most])], note
 
 
