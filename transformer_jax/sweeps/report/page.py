@@ -55,8 +55,9 @@ def page(results: StudyResults, rows: list[Row], effects: list[Effect], figures:
     main = element(
         "main",
         element("h1", question),
+        *_section("Answer", *_answer(answer_parts(results, rows, effects)), *_changed(results)),
+        *_not_shown(results),
         element("p", subject(results), class_="soft"),
-        *_section("Answer", *_answer(answer_parts(results, rows, effects)), *_not_shown(results), *_changed(results)),
         answer_table(results, rows),
         *(_section("Differences", contrast_table(results, effects)) if effects else []),
         *_section("Figures", element("div", *map(_figure, figures), class_="figures")),
