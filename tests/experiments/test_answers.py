@@ -15,7 +15,7 @@ from transformer_jax.sweeps.report.summary import RESULTS, summarise
 
 ROOT = Path(__file__).parent.parent.parent
 ANSWERED = sorted(file.parent.parent.name for file in ROOT.glob(f"experiments/*/results/{RESULTS}"))
-NUMBER = r"(?<![A-Za-z])\d+(?:\.\d+)?(?:e-\d+)?"
+NUMBER = r"(?<![A-Za-z])(?<![A-Z]-)\d+(?:\.\d+)?(?:e-\d+)?"  # not in T5, F1 or SST-2
 
 
 @functools.cache

@@ -126,8 +126,8 @@ def test_many_contrasts_are_together_by_verdict(tmp_path):
         assert size == pytest.approx(numbers, abs=0.06)
     assert any(
         re.fullmatch(
-            r"With num_heads 1, norm pre is ahead of norm post by \S+ ± \S+ points in test exact match \(p = \S+\); "
-            r"with num_heads 2, by \S+ ± \S+ \(p = \S+\)\.",
+            r"norm pre is ahead of norm post by \S+ ± \S+ points in test exact match \(p = \S+\) with num_heads 1; "
+            r"by \S+ ± \S+ \(p = \S+\) with num_heads 2\.",
             part.sentence,
         )
         for part in said
@@ -149,6 +149,25 @@ def test_many_contrasts_are_together_by_verdict(tmp_path):
     text = answered(results, summarise(results), compared)
     assert text.count("\n- ") == len(parts)
     assert text.count("\n  - ") == len(undecided)
+
+
+def test_what_conditions_share_comes_first(workdir):
+    """As for a contrast under the conditions of two further axes, of which one has the same value."""
+    results, rows, compared = found(workdir)
+    first, *others = (effect for effect in compared if effect.metric == METRIC)
+    conditions = ({"depth": "2", "warmup": "yes"}, {"depth": "6", "warmup": "yes"})
+
+    def under(condition):
+        terms = tuple(
+            term._replace(labels={"norm": term.labels["norm"], **condition}) for term in first.comparison.terms
+        )
+        return dataclasses.replace(first, comparison=dataclasses.replace(first.comparison, terms=terms))
+
+    many = [*map(under, conditions), *others, *others]
+    assert answer(results, rows, many)[0] == (
+        "With warmup yes, norm pre is ahead of norm post by 49.83 ± 0.72 points in test exact match (p = 3.4e-05) with "
+        "depth 2; by 49.83 ± 0.72 (p = 3.4e-05) with depth 6."
+    )
 
 
 def test_many_contrasts_without_a_difference(tmp_path):

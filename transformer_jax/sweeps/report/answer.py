@@ -107,16 +107,25 @@ def _alike(effects: Sequence[Effect]) -> list[list[Effect]]:
 
 
 def _ahead(effects: Sequence[Effect], results: StudyResults) -> str:
-    """Return a sentence on effects of the same two values, the first of which has the names in full."""
+    """Return a sentence on effects of the same two values; what their conditions share comes first."""
     effect, *others = effects
     first, other = _sides(effect) if effect.first_is_ahead else reversed(_sides(effect))
     if isinstance(effect.comparison.declared, Contrast):
         said = (effect.comparison.declared.says or "{a} is ahead of {b}").format(a=first, b=other)
     else:
         said = f"{first} gains on {other}"
-    more = (f"; {_where(of, begins=False)}by {_size(of, lambda number: number)}" for of in others)
-    size = _size(effect, lambda number: amount(number, effect.metric, results.task))
-    return f"{_where(effect)}{said} by {size}{''.join(more)}."
+    said += f" by {_size(effect, lambda number: amount(number, effect.metric, results.task))}"
+    if not others:
+        return f"{_where(effect)}{said}."
+    shared = dict(set.intersection(*(set(of.comparison.condition.items()) for of in effects)))
+    shared = {axis: value for axis, value in effect.comparison.condition.items() if axis in shared}
+    ends = [f" with {_and(_words(_without(of.comparison.condition, shared)))}" for of in effects]
+    more = (f"; by {_size(of, lambda number: number)}{end}" for of, end in zip(others, ends[1:], strict=True))
+    return f"{_where(effect, condition=shared)}{said}{ends[0]}{''.join(more)}."
+
+
+def _without(labels: Mapping[str, str], axes: Mapping[str, str]) -> dict[str, str]:
+    return {axis: value for axis, value in labels.items() if axis not in axes}
 
 
 def _size(effect: Effect, named: Callable[[str], str]) -> str:
@@ -180,9 +189,10 @@ def _not_compared(effect: Effect, results: StudyResults) -> str:
     return f"{_where(effect)}{_pair(effect)}: not compared ({why})."
 
 
-def _where(effect: Effect, begins: bool = True) -> str:
+def _where(effect: Effect, begins: bool = True, condition: Mapping[str, str] | None = None) -> str:
     """Return the condition; empty if there is none. begins: whether a sentence begins with it."""
-    said = f"with {_and(_words(effect.comparison.condition))}, " if effect.comparison.condition else ""
+    condition = effect.comparison.condition if condition is None else condition
+    said = f"with {_and(_words(condition))}, " if condition else ""
     if not isinstance(effect.comparison.declared, Contrast):
         (_, by), against = effect.comparison.axes, effect.comparison.against
         said += f"from {by} {against[by]} to {by} {effect.labels[by]}, "

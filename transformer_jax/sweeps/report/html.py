@@ -30,8 +30,15 @@ def html_of(*children: str) -> Html:
     return Html("".join(child if isinstance(child, Html) else html.escape(child, quote=False) for child in children))
 
 
+def head_cell(text: str) -> Html:
+    return element("th", text, scope="col")
+
+
 def table(caption: str, head: list[list[Html]], body: list[list[Html]], label: str) -> Html:
     """Return a table of th and td cells, in a container that scrolls if the table is wider than the page.
+
+    A column is sorted by the attribute `data-value` of its cells, empty for a missing number, or by their text.
+    Rows can be filtered by columns whose head has `data-filter`. The cells before the first td name the row.
 
     Args:
       label: ARIA label of the container; it can have the keyboard focus, so that it can be scrolled by keys.

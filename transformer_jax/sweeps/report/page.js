@@ -89,7 +89,7 @@ const enhance = (box, table) => {
   box.before(tools);
 
   heads.forEach(({ cell, name }, column) => {
-    const button = make("button", { type: "button" }, ...cell.childNodes);
+    const button = make("button", { type: "button" }, make("span", {}, ...cell.childNodes));
     button.setAttribute("aria-label", name);
     button.onclick = () => {
       sorted = { column, sign: sorted?.column === column ? -sorted.sign : 1 };

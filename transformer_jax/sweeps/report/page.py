@@ -57,9 +57,10 @@ def page(results: StudyResults, rows: list[Row], effects: list[Effect], figures:
     main = element(
         "main",
         element("h1", question),
-        element("p", subject(results), class_="soft"),
-        *_section("Answer", *_answer(answer_parts(results, rows, effects)), *_not_shown(results), *_changed(results)),
+        *_section("Answer", *_answer(answer_parts(results, rows, effects)), *_changed(results)),
         *(_figure(figure) for figure in figures if figure.opens_page),
+        *_not_shown(results),
+        element("p", subject(results), class_="soft"),
         answer_table(results, rows),
         *(_section("Differences", contrast_table(results, effects)) if effects else []),
         *_tuning(results),

@@ -21,7 +21,7 @@ from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.formatting import metric_label, status_words, value_of
 from transformer_jax.sweeps.report.grid_from_results import config_of_variant, values_by_name
-from transformer_jax.sweeps.report.html import Html, element, table
+from transformer_jax.sweeps.report.html import Html, element, head_cell, table
 from transformer_jax.sweeps.report.number_text import NOTHING, number_text
 from transformer_jax.sweeps.report.reproduction import differing_fields
 from transformer_jax.sweeps.report.sentences import STAR
@@ -49,7 +49,7 @@ def contrast_table(results: StudyResults, effects: Sequence[Effect]) -> Html:
 def differences_table(results: StudyResults) -> Html:
     """Return a table of the fields in which variants differ, and their numbers of parameters."""
     axes, orders, names = axis_names(results), label_orders(results), differing_fields(results)
-    head = [*(_label_head(axis) for axis in axes), *map(_head, names), _head("parameters")]
+    head = [*(_label_head(axis) for axis in axes), *map(head_cell, names), head_cell("parameters")]
     body = []
     for variant in results.variants:
         fields = values_by_name(config_of_variant(variant))
@@ -68,8 +68,8 @@ def trials_table(results: StudyResults) -> Html:
         *map(_label_head, axes),
         _label_head("seed", class_=""),
         _label_head("status", class_=""),
-        *(_head(metric_label(name, results.task)) for name in metrics),
-        *map(_head, ("steps", "seconds")),
+        *(head_cell(metric_label(name, results.task)) for name in metrics),
+        *map(head_cell, ("steps", "seconds")),
         element("th", "why", scope="col", class_="text"),
     ]
     body = []
@@ -105,7 +105,7 @@ def _grouped(shown: AnswerTable, caption: str, label: str, orders: Orders, last:
     """Return a table with two lines of heads; last: the head of a column of trials."""
     first = [_label_head(name, rowspan="2") for name in shown.axes]
     groups = [element("th", group, colspan=str(len(shown.columns)), scope="colgroup") for group in shown.groups]
-    columns = [_head(HEADS[column]) for column in shown.columns] * len(groups)
+    columns = [head_cell(HEADS[column]) for column in shown.columns] * len(groups)
     body = []
     for line in shown.lines:
         trials = [element("td", line.trials, class_="text")] if last else []
@@ -117,10 +117,6 @@ def _grouped(shown: AnswerTable, caption: str, label: str, orders: Orders, last:
 def _label_head(name: str, **attributes: str) -> Html:
     """Return the head of a column by whose values rows can be filtered."""
     return element("th", name, **({"scope": "col", "class_": "label", "data_filter": ""} | attributes))
-
-
-def _head(text: str) -> Html:
-    return element("th", text, scope="col")
 
 
 def _labels(axes: Sequence[str], labels: Sequence[str], orders: Orders, is_reference: bool = False) -> Iterator[Html]:
