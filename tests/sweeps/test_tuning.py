@@ -504,22 +504,20 @@ def test_a_results_folder_has_the_tuning(folder, run, capsys):
     assert len(started) == 1
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("factors=(0.5, 1, 4)", r"factors ((0.5, 1, 2) before, (0.5, 1, 4) now)"),
-        ('factors=(0.5, 1, 2), metric="valid/accuracy"', "metric (valid/loss before, valid/accuracy now)"),
-        ("factors=(0.5, 1, 2), extensions=1", "extensions (2 before, 1 now)"),
-        ("factors=(0.5, 1, 2), first_seed=50", "first_seed (1000 before, 50 now)"),
-    ],
-)
-def test_trials_that_were_tuned_under_other_settings(folder, run, capsys, change, message):
+def test_trials_that_were_tuned_under_other_settings(folder, run, capsys):
     run()
     report(folder)
-    (folder / "study.py").write_text(TEXT.replace("factors=(0.5, 1, 2)", change))
-    for flags, workdir in ([], "w"), ([f"--results={folder / 'w' / 'report'}"], "other"):
-        assert run(*flags, workdir=workdir) == (2, [])
-        assert f"its trials were tuned under other settings: {message}" in capsys.readouterr().err
+    changes = {
+        "factors=(0.5, 1, 4)": "factors ((0.5, 1, 2) before, (0.5, 1, 4) now)",
+        'factors=(0.5, 1, 2), metric="valid/accuracy"': "metric (valid/loss before, valid/accuracy now)",
+        "factors=(0.5, 1, 2), extensions=1": "extensions (2 before, 1 now)",
+        "factors=(0.5, 1, 2), first_seed=50": "first_seed (1000 before, 50 now)",
+    }
+    for change, message in changes.items():
+        (folder / "study.py").write_text(TEXT.replace("factors=(0.5, 1, 2)", change))
+        for flags, workdir in ([], "w"), ([f"--results={folder / 'w' / 'report'}"], "other"):
+            assert run(*flags, workdir=workdir) == (2, [])
+            assert f"its trials were tuned under other settings: {message}" in capsys.readouterr().err
     report(folder, f"--study={folder}")  # as they were tuned
     assert len(responses(collect(folder / "w", folder))) == 2
 
