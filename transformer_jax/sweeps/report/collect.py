@@ -104,7 +104,7 @@ class StudyResults:
     @property
     def lost(self) -> list[str]:
         """The logs that are missing, or not those of their results, as texts."""
-        return [trial.log_problem for trial in self.trials if trial.log_problem]
+        return [trial.log_problem for trial in (*self.trials, *self.tuning) if trial.log_problem]
 
     @property
     def unscored(self) -> list[Path]:
