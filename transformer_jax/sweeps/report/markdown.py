@@ -67,7 +67,7 @@ def _tuning(results: StudyResults) -> list[str]:
     first, *others = heads(results)
     lines = [_line([*map(escaped, (first, *others))]), "|---|" + "---:|" * len(others)]
     lines += [_line([*map(escaped, row)]) for row in table_rows(results)]
-    return [f"**Tuning:** {escaped(' '.join(said))}", "\n".join(lines)]
+    return ["\n".join(["**Tuning:**", "", *(f"- {escaped(sentence)}" for sentence in said)]), "\n".join(lines)]
 
 
 def _table(table: AnswerTable, has_trials: bool) -> str:

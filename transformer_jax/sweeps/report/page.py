@@ -55,9 +55,9 @@ def page(results: StudyResults, rows: list[Row], effects: list[Effect], figures:
         *_section("Answer", *_answer(answer(results, rows, effects)), *_not_shown(results), *_changed(results)),
         _answer_table(results, rows),
         *(_section("Differences", _contrast_table(results, effects)) if effects else []),
-        *_tuning(results),
         *_section("Figures", element("div", *map(_figure, figures), class_="figures")),
         element("p", _FILES, class_="soft"),
+        *_tuning(results),
         *_section("How to read it", element("ul", *(element("li", note) for note in notes(results, rows, effects)))),
         *_section("Config fields that differ", _differences(results), *_derived(results)),
         *_section("Trials", element("details", element("summary", "Every trial"), _trials(results))),
@@ -76,7 +76,7 @@ def _tuning(results: StudyResults) -> list[Html]:
         for name, *cells in table_rows(results)
     ]
     shown = table(f"All numbers are in {TUNING_TABLE}.", [[*map(_head, heads(results))]], body, "tuning")
-    return _section("Tuning", element("p", " ".join(said)), shown)
+    return _section("Tuning", element("ul", *(element("li", sentence) for sentence in said)), shown)
 
 
 def _section(title: str, *content: Html) -> list[Html]:
