@@ -9,6 +9,7 @@ import math
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from transformer_jax.cli import sweep as sweep_command
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_config
 from transformer_jax.data.sources import load_source
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.host.files import with_checksum, without_checksum
 from transformer_jax.metrics_file import digest, format_line
 from transformer_jax.sweeps import dry_run
 from transformer_jax.sweeps import sweep as sweep_module
@@ -39,7 +41,7 @@ from transformer_jax.sweeps.study import Axis, Metric, Range, Study, over
 from transformer_jax.sweeps.study_json import declaration_of, declared_study
 from transformer_jax.sweeps.sweep import Sweep
 from transformer_jax.sweeps.trials import grid, groups
-from transformer_jax.sweeps.tuning import TUNING, GoodRange, Tuned, best_factor, factor_label, good_range
+from transformer_jax.sweeps.tuning import TUNING, GoodRange, Tuned, best_factor, factor_label, from_record, good_range
 
 RATE = "optimizer.learning_rate"
 NORM = over("model.norm_position", "post", "pre", name="norm")
@@ -374,6 +376,14 @@ def test_the_declaration_has_the_tuning(tmp_path):
     assert declared_study(values, tmp_path).tuned is None
 
 
+@pytest.mark.parametrize("record", [5, [], {}, {"field": RATE}, {"field": RATE, "factors": [1, 2], "more": 1}])
+def test_a_damaged_record(record, tmp_path):
+    with pytest.raises(ConfigError, match="not the record of a tuning"):
+        from_record(record)
+    with pytest.raises(DataError, match="does not declare a study"):
+        declared_study({**declaration_of(study()), "tuned": record}, tmp_path)
+
+
 def test_another_baseline_that_does_not_read_the_field():
     axes = over("training.label_smoothing", 0.0, 0.1, name="smoothing")
     config = read_config("recurrent")
@@ -504,22 +514,20 @@ def test_a_results_folder_has_the_tuning(folder, run, capsys):
     assert len(started) == 1
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("factors=(0.5, 1, 4)", r"factors ((0.5, 1, 2) before, (0.5, 1, 4) now)"),
-        ('factors=(0.5, 1, 2), metric="valid/accuracy"', "metric (valid/loss before, valid/accuracy now)"),
-        ("factors=(0.5, 1, 2), extensions=1", "extensions (2 before, 1 now)"),
-        ("factors=(0.5, 1, 2), first_seed=50", "first_seed (1000 before, 50 now)"),
-    ],
-)
-def test_trials_that_were_tuned_under_other_settings(folder, run, capsys, change, message):
+def test_trials_that_were_tuned_under_other_settings(folder, run, capsys):
     run()
     report(folder)
-    (folder / "study.py").write_text(TEXT.replace("factors=(0.5, 1, 2)", change))
-    for flags, workdir in ([], "w"), ([f"--results={folder / 'w' / 'report'}"], "other"):
-        assert run(*flags, workdir=workdir) == (2, [])
-        assert f"its trials were tuned under other settings: {message}" in capsys.readouterr().err
+    changes = {
+        "factors=(0.5, 1, 4)": "factors ((0.5, 1, 2) before, (0.5, 1, 4) now)",
+        'factors=(0.5, 1, 2), metric="valid/accuracy"': "metric (valid/loss before, valid/accuracy now)",
+        "factors=(0.5, 1, 2), extensions=1": "extensions (2 before, 1 now)",
+        "factors=(0.5, 1, 2), first_seed=50": "first_seed (1000 before, 50 now)",
+    }
+    for change, message in changes.items():
+        (folder / "study.py").write_text(TEXT.replace("factors=(0.5, 1, 2)", change))
+        for flags, workdir in ([], "w"), ([f"--results={folder / 'w' / 'report'}"], "other"):
+            assert run(*flags, workdir=workdir) == (2, [])
+            assert f"its trials were tuned under other settings: {message}" in capsys.readouterr().err
     report(folder, f"--study={folder}")  # as they were tuned
     assert len(responses(collect(folder / "w", folder))) == 2
 
@@ -577,6 +585,19 @@ def test_a_tuning_is_reported_with_its_study(folder, run, capsys):
     run()
     assert main(["report", f"--workdir={folder / 'w' / TUNING}"]) == 2
     assert "is the tuning of a study; report the study" in capsys.readouterr().err
+
+
+def test_a_trial_of_another_tuning_is_named(folder, run):
+    run()
+    first = folder / "w" / TUNING / TRIALS / "norm=pre,factor=2,seed=1000"
+    other = first.with_name("norm=pre,factor=3,seed=1000")
+    shutil.copytree(first, other)
+    for name in (SPEC, RESULT):
+        values = without_checksum(json.loads((first / name).read_text()))
+        values["labels"]["factor"] = "3"
+        (other / name).write_text(json.dumps(with_checksum(values)))
+    with pytest.raises(DataError, match=r"factor=3,seed=1000: is not a trial of the tuning as it was recorded"):
+        collect(folder / "w")
 
 
 SHORT = ["--config.training.num_train_steps=4", "--config.training.eval_every_steps=4"]

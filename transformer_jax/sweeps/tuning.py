@@ -177,22 +177,27 @@ def tuned_record(tuned: Tuned | None) -> dict[str, Any] | None:
     return None if tuned is None else dataclasses.asdict(tuned) | {"factors": list(tuned.factors)}
 
 
-def from_record(values: Mapping[str, Any] | None) -> Tuned | None:
-    """Return the declaration of `tuned_record`."""
+def from_record(values: Any) -> Tuned | None:
+    """Return the declaration of `tuned_record`; raise ConfigError for other values."""
     if values is None:
         return None
-    others = {name: value for name, value in values.items() if name != "factors"}
-    return Tuned(factors=tuple(map(float, values["factors"])), **others)
+    try:
+        others = {name: value for name, value in values.items() if name != "factors"}
+        tuned = Tuned(factors=tuple(map(float, values["factors"])), **others)
+        tuned.check()
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"tuned: not the record of a tuning: {type(error).__name__}: {error}") from error
+    return tuned
 
 
-def check_alike(before: Mapping[str, Any] | None, now: Tuned | None, where: str) -> None:
+def check_alike(before: Any, now: Tuned | None, where: str) -> None:
     """Raise ConfigError, which names the settings, if trials were tuned under others than the study has now.
 
     The margin may differ: it chooses nothing.
 
     Args: before: as `tuned_record`, of these trials. where: they are.
     """
-    record = tuned_record(now)
+    before, record = tuned_record(from_record(before)), tuned_record(now)
     if before is None and record is None:
         return
     if before is None or record is None:

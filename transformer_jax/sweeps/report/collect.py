@@ -44,7 +44,7 @@ from transformer_jax.sweeps.search.storage import recorded
 from transformer_jax.sweeps.study import INIT_FROM, Axis, Study, load_study
 from transformer_jax.sweeps.study_json import declaration_of, declared_study, with_code
 from transformer_jax.sweeps.trials import PRETRAINING, Trial, grid_labels
-from transformer_jax.sweeps.tuning import TUNING, Tuned, from_record
+from transformer_jax.sweeps.tuning import FACTOR, TUNING, Tuned, factor_label, from_record
 from transformer_jax.tasks.task import TASKS, Task
 from transformer_jax.trust import own
 
@@ -107,7 +107,7 @@ class StudyResults:
     @property
     def lost(self) -> list[str]:
         """The logs that are missing, or not those of their results, as texts."""
-        return [trial.log_problem for trial in self.trials if trial.log_problem]
+        return [trial.log_problem for trial in (*self.trials, *self.tuning) if trial.log_problem]
 
     @property
     def unscored(self) -> list[Path]:
@@ -268,7 +268,22 @@ def _tuning(study: Study, workdir: Path) -> tuple[TrialResult, ...]:
         return ()
     if not (workdir / TUNING / TRIALS).is_dir():
         logger.warning("%s: is missing, so the report does not show how values were tuned", workdir / TUNING)
-    return tuple(_trial(file.parent) for file in sorted((workdir / TUNING / TRIALS).glob(f"*/{SPEC}")))
+    trials = [_trial(file.parent) for file in sorted((workdir / TUNING / TRIALS).glob(f"*/{SPEC}"))]
+    return checked_tuning(trials, study)
+
+
+def checked_tuning(trials: Iterable[TrialResult], study: Study) -> tuple[TrialResult, ...]:
+    """Return the trials of a tuning; raise DataError for one that the study's tuning cannot have."""
+    trials = tuple(trials)
+    if study.tuned is None:
+        return ()
+    known = {axis.name: axis.values for axis in study.axes if isinstance(axis, Axis)}
+    known[FACTOR] = {factor_label(factor): {} for factor in study.tuned.widest}
+    for trial in trials:
+        labels = trial.trial.labels
+        if labels.keys() != known.keys() or any(label not in known[axis] for axis, label in labels.items()):
+            raise DataError(f"{trial.folder}: is not a trial of the tuning as it was recorded; move it away")
+    return trials
 
 
 def _study_record(workdir: Path) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _tuning(results: StudyResults) -> list[str]:
         _line([*map(escaped, (*labels_of(line.variant, axes), *(text for text, _ in line.cells)))])
         for line in table_rows(results)
     ]
-    return [f"**Tuning:** {escaped(' '.join(said))}", "\n".join(lines)]
+    return ["\n".join(["**Tuning:**", "", *(f"- {escaped(sentence)}" for sentence in said)]), "\n".join(lines)]
 
 
 def _table(table: AnswerTable, has_trials: bool) -> str:

@@ -63,9 +63,9 @@ def page(results: StudyResults, rows: list[Row], effects: list[Effect], figures:
         element("p", subject(results), class_="soft"),
         answer_table(results, rows),
         *(_section("Differences", contrast_table(results, effects)) if effects else []),
-        *_tuning(results),
         *_section("Figures", element("div", *(_figure(of) for of in figures if not of.opens_page), class_="figures")),
         element("p", _FILES, class_="soft"),
+        *_tuning(results),
         *_section("How to read it", element("ul", *(element("li", note) for note in notes(results, rows, effects)))),
         *_section("Config fields that differ", differences_table(results), *_derived(results)),
         *_section("Trials", element("details", element("summary", "Every trial"), trials_table(results))),
@@ -92,7 +92,8 @@ def _tuning(results: StudyResults) -> list[Html]:
     said = sentences(results)
     if not said:
         return []
-    return _section("Tuning", element("p", " ".join(said)), tuning_table(results))
+    said_list = element("ul", *(element("li", sentence) for sentence in said))
+    return _section("Tuning", said_list, tuning_table(results))
 
 
 def _section(title: str, *content: Html) -> list[Html]:
