@@ -6,10 +6,10 @@ derived defaults: fields whose default is None, such as `head_dim`, that follow 
 
 Fields marked `hyper` are scalars that enter the compiled training step as arguments: a new value never recompiles.
 For fields that are marked `switch` too, zero, or the value `off`, turns the feature off. Turning a feature on or off
-changes the program, so that it compiles again. Fields marked `host` only decide which data a step gets. Fields marked `rounding` select how the same numbers are computed:
-results differ only by floating-point rounding. Fields marked `bookkeeping` only select when something is logged,
-validated, saved or deleted; they change no parameter. A mapping in place of True gives values of other fields with
-which this holds.
+changes the program, so that it compiles again. Fields marked `host` only decide which data a step gets. Fields marked
+`rounding` select how the same numbers are computed: results differ only by floating-point rounding. Fields marked
+`bookkeeping` only select when something is logged, validated, saved or deleted; they change no parameter. A mapping in
+place of True gives values of other fields with which this holds.
 
 The names that a choice accepts are the keys of the table that implements them. A field with `read_by`, or of a section
 with it, is read only with some values of a choice; setting it with another value of that choice is an error. An

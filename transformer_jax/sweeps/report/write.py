@@ -14,6 +14,7 @@ from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.latex import TABLES, tables_tex
 from transformer_jax.sweeps.report.markdown import document
 from transformer_jax.sweeps.report.measurements import measurements_csv
+from transformer_jax.sweeps.report.noise_table import noise_csv
 from transformer_jax.sweeps.report.page import page
 from transformer_jax.sweeps.report.summary import (
     CONTRASTS,
@@ -24,7 +25,7 @@ from transformer_jax.sweeps.report.summary import (
     results_csv,
     summary_csv,
 )
-from transformer_jax.sweeps.results_folder import FIGURES, MEASUREMENTS, PRETRAINING_FILE
+from transformer_jax.sweeps.results_folder import EXAMPLE_NOISE, FIGURES, MEASUREMENTS, PRETRAINING_FILE
 
 PAGE, MARKDOWN = "report.html", "report.md"
 
@@ -46,6 +47,7 @@ def write_report(results: StudyResults, rows: list[Row], effects: list[Effect], 
         SUMMARY: summary_csv(rows).encode(),
         MEASUREMENTS: measurements_csv(results).encode(),
         **({CONTRASTS: contrasts_csv(effects).encode()} if effects else {}),
+        **({EXAMPLE_NOISE: noise_csv(effects).encode()} if any(effect.noise for effect in effects) else {}),
     }
     contents = {
         PAGE: page(results, rows, effects, figures).encode(),
@@ -61,7 +63,7 @@ def write_report(results: StudyResults, rows: list[Row], effects: list[Effect], 
         for file in itertools.chain(*((output / FIGURES).glob(f"[0-9]*_*.{end}") for end in ("svg", "pdf"))):
             if f"{FIGURES}/{file.name}" not in contents:
                 file.unlink()
-        for name in {CONTRASTS, PRETRAINING_FILE} - contents.keys():
+        for name in {CONTRASTS, PRETRAINING_FILE, EXAMPLE_NOISE} - contents.keys():
             (output / name).unlink(missing_ok=True)
         for name, content in contents.items():
             write_atomically(output / name, content)
