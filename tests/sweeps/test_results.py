@@ -32,7 +32,9 @@ RESULT_OF_IT = Result({"num_heads": "2"}, 3, "finished", "", {"test/loss": 1.25}
 
 def test_a_spec_is_read_as_written(tmp_path):
     write_spec(tmp_path / "t", TRIAL, METRICS)
-    assert read_spec(tmp_path / "t") == (TRIAL, METRICS, None)
+    assert read_spec(tmp_path / "t") == (TRIAL, METRICS, None, False)
+    write_spec(tmp_path / "t", TRIAL, METRICS, examples=True)
+    assert read_spec(tmp_path / "t").examples
     write_spec(tmp_path / "t", TRIAL, METRICS)
 
 

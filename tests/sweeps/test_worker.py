@@ -15,6 +15,7 @@ from transformer_jax.evaluation import scoring
 from transformer_jax.sweeps import vmap_training, worker
 from transformer_jax.sweeps.results import TRIALS, read_result, read_spec, write_spec
 from transformer_jax.sweeps.study import Metric
+from transformer_jax.sweeps.trial_examples import read_examples
 from transformer_jax.sweeps.trials import grid
 from transformer_jax.training import run
 from transformer_jax.training.loop import Trained, TrainResult
@@ -30,7 +31,10 @@ def trial(tmp_path_factory):
     study = tiny_study(folder / "corpus", seeds=(0,))
     found = grid(study).trials[0]
     trial = folder / TRIALS / found.name
-    write_spec(trial, found, (Metric("test/sacrebleu", "max"),), None)
+    metrics = [
+        Metric(f"test/{name}") for name in ("sacrebleu", "chrf", "exact_match", "loss", "accuracy", "perplexity")
+    ]
+    write_spec(trial, found, [*metrics, Metric("train/loss")], None, examples=True)
     with mock.patch.object(scoring, "load", side_effect=AssertionError("the checkpoint was read")):
         assert worker.run_trials([trial]) == 0
     return trial
@@ -47,6 +51,25 @@ def test_scores_of_trained_parameters_are_those_of_the_checkpoint(trial):
     }
     assert "test/sacrebleu" in result.metrics
     assert {path.name: path.read_bytes() for path in (trial / "evaluation").iterdir()} == files
+
+
+def test_the_influences_of_the_examples_are_written(trial):
+    """Not of the log, nor of a metric that does not follow from the task's sums."""
+    scores = read_result(trial).metrics
+    found = read_examples(trial, scores)
+    assert set(found) == {f"test/{name}" for name in ("sacrebleu", "chrf", "exact_match", "loss", "accuracy")}
+    scorer = scoring.Scorer.from_checkpoint(trial)
+    assert {of.key for of in found.values()} == {scorer.corpus("test")}
+    sums = scorer.evaluator.task.statistics(scorer.evaluator, scorer.loaded.params, "test")
+    loss = sums["nll"].sum() / sums["weight"].sum()
+    linear = (sums["nll"] - loss * sums["weight"]) / sums["weight"].mean()
+    assert scores["test/loss"] == pytest.approx(loss)
+    np.testing.assert_allclose(found["test/loss"].values, linear, atol=0.2 * np.abs(linear).std())
+    for of in found.values():
+        assert len(of.values) == scorer.evaluator.data.splits["test"].num_examples
+        assert abs(of.values.mean()) <= 1e-4 * max(of.values.std(), 1e-3)
+    assert "test/loss" not in read_examples(trial, scores | {"test/loss": loss + 1})
+    assert read_examples(trial.parent, scores) == {}
 
 
 @pytest.mark.parametrize("ended", [False, True])

@@ -376,7 +376,7 @@ def _run_trials(
     executor = _executor(values, workdir, measuring)
     search = make_search(executor.num_workers)
     with SweepTable([*stage.notes, *search.notes]) as table:
-        sweep = Sweep(search, stage.study.metrics, workdir, executor, measuring)
+        sweep = Sweep(search, stage.study.metrics, workdir, executor, measuring, bool(stage.study.contrasts))
         complete = sweep.run(table.show)
     if outcome := getattr(search, "outcome", ""):
         print(outcome, file=sys.stderr)

@@ -6,6 +6,7 @@ WORKDIR/tuning                 the work directory of its tuning, if it is tuned
 WORKDIR/trials/TRIAL/          config.json, metrics.jsonl, checkpoints, evaluation, and
 WORKDIR/trials/TRIAL/trial.json   the task: labels, seed, config, metrics
 WORKDIR/trials/TRIAL/result.json  the outcome; written atomically at the end
+WORKDIR/trials/TRIAL/examples.json  how much every example moves its scores, if the study has contrasts
 WORKDIR/trials/TRIAL/output.txt   stdout and stderr of its process
 WORKDIR/trials/TRIAL/pruned.txt   why the search has pruned it; its worker then ends it
 """
@@ -59,11 +60,16 @@ class Given(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """The content of trial.json. `study`: the folder of the study if it has a `measure` function, else None."""
+    """The content of trial.json.
+
+    - study: the folder of the study if it has a `measure` function, else None.
+    - examples: whether the influences of examples are measured too, `trial_examples`.
+    """
 
     trial: Trial
     metrics: list[Metric]
     study: str | None
+    examples: bool = False
 
 
 Status = Literal["finished", "diverged", "pruned", "failed"]
@@ -104,7 +110,7 @@ class Result:
     corpus: str = ""
 
     def write(self, folder: Path) -> None:
-        _write(folder / RESULT, dataclasses.asdict(self))
+        write_object(folder / RESULT, dataclasses.asdict(self))
 
 
 def claim_sweep(
@@ -152,7 +158,7 @@ def claim_sweep(
     if given is not None:
         record["given"] = given._asdict()
     kinds = {"is_pretraining": is_pretraining, "is_tuning": is_tuning}
-    _write(workdir / STUDY, record | {name: True for name, is_it in kinds.items() if is_it})
+    write_object(workdir / STUDY, record | {name: True for name, is_it in kinds.items() if is_it})
 
 
 def _has_trials(workdir: Path) -> bool:
@@ -201,11 +207,13 @@ def given_of(record: Mapping[str, Any]) -> Given | None:
     return given
 
 
-def write_spec(folder: Path, trial: Trial, metrics: Sequence[Metric], study: Path | None = None) -> None:
+def write_spec(
+    folder: Path, trial: Trial, metrics: Sequence[Metric], study: Path | None = None, examples: bool = False
+) -> None:
     """Make the folder of a trial and write trial.json into it.
 
     Args:
-      study: the folder of the study, if it has a `measure` function.
+      study: the folder of the study, if it has a `measure` function. examples: as in `Spec`.
     Raises: ConfigError if the folder has a trial with another config.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -228,8 +236,9 @@ def write_spec(folder: Path, trial: Trial, metrics: Sequence[Metric], study: Pat
         "starts_from": trial.starts_from,
         "metrics": [dataclasses.asdict(metric) for metric in metrics],
         "study": None if study is None else str(study.absolute()),
+        **({"examples": True} if examples else {}),
     }
-    _write(folder / SPEC, values)
+    write_object(folder / SPEC, values)
 
 
 def check_trials(workdir: Path, study: Study, folder: Path) -> None:
@@ -270,7 +279,8 @@ def read_spec(folder: Path) -> Spec:
         with reading(folder / SPEC):
             config = ExperimentConfig.from_config_dict(values["config"])
         trial = Trial(values["labels"], values["seed"], config, values["trained_by"], values["starts_from"])
-        return Spec(trial, [Metric(**metric) for metric in values["metrics"]], values["study"])
+        metrics = [Metric(**metric) for metric in values["metrics"]]
+        return Spec(trial, metrics, values["study"], values.get("examples") is True)
     except UntrustedError:
         raise
     except (TypeError, ConfigError) as error:
@@ -440,6 +450,7 @@ def read_object(file: Path, fields: _Fields) -> dict[str, Any]:
     return values
 
 
-def _write(file: Path, values: Mapping[str, Any]) -> None:
+def write_object(file: Path, values: Mapping[str, Any]) -> None:
+    """Write a JSON object with its checksum."""
     text = json_text(with_checksum(values), indent=2)
     write_atomically(file, f"{text}\n".encode())

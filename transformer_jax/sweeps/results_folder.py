@@ -4,6 +4,7 @@ declaration.json   question, axes and figures of the study, its search, and the 
 trials.json        config, corpus and end of every trial; checksums of the CSV files
 measurements.csv   every number of every trial: its log and its scores
 pretraining.csv    the same for the trials of the study's pretraining, if it has one
+example_noise.csv  noise of the test set in every contrast, where it is known
 results.csv, ...   tables that are made from these, such as contrasts.csv and differences.csv
 
 declaration.json and trials.json contain their own checksums. A file that does not match its checksum is refused.
@@ -42,6 +43,8 @@ FORMAT = 1
 DECLARATION = "declaration.json"
 TRIALS_FILE, MEASUREMENTS, PRETRAINING_FILE = "trials.json", "measurements.csv", "pretraining.csv"
 TUNING_FILE = "tuning_measurements.csv"
+EXAMPLE_NOISE = "example_noise.csv"
+_NEEDED = (MEASUREMENTS, PRETRAINING_FILE, TUNING_FILE, EXAMPLE_NOISE)
 FIGURES = "figures"
 """The folder of the figures in a results folder."""
 LOG, SCORE = "log", "score"
@@ -176,7 +179,7 @@ def read_results_folder(path: Path) -> ResultsFolder:
     if listing.get("study") != record["study"]:
         raise DataError(f"{path}: {DECLARATION} is of '{record['study']}', {TRIALS_FILE} of '{listing.get('study')}'")
     for name, sha256 in listing["files"].items():
-        _check_file(path / name, sha256, name in (MEASUREMENTS, PRETRAINING_FILE, TUNING_FILE))
+        _check_file(path / name, sha256, name in _NEEDED)
     with _named_errors(path):
         return ResultsFolder(
             path=path,

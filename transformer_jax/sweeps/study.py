@@ -68,7 +68,7 @@ RESERVED_NAMES = frozenset(
             "value",
         ),
         "not_reached",
-        *("verdict", "declared_width", "seeds_to_decide", "smallest_effect"),
+        *("verdict", "declared_width", "seeds_to_decide", "smallest_effect", "seed_error", "test_error"),
     }
 )
 """Columns of a report's CSV files other than those of axes and metrics; an axis cannot have such a name."""

@@ -50,6 +50,7 @@ class Sweep:
         workdir: Path,
         executor: Executor,
         study: Path | None = None,
+        examples: bool = False,
     ) -> None:
         """Write trial.json into the folder of every trial.
 
@@ -57,11 +58,12 @@ class Sweep:
 
         Args:
           study: the folder of the study, if it has a `measure` function.
+          examples: whether the noise of the test set is measured, for the contrasts of the study.
         Raises: DataError for a result that cannot be read.
         """
         self.standings: list[Standing] = []
         self._search, self._executor = search, executor
-        self._metrics, self._study, self._folder = metrics, study, workdir / TRIALS
+        self._metrics, self._study, self._examples, self._folder = metrics, study, examples, workdir / TRIALS
         self._jobs: dict[int, tuple[StartedWorker, list[Standing]]] = {}
         self._told: set[Path] = set()
         self._stopping = False
@@ -104,7 +106,7 @@ class Sweep:
     def _ask_search(self) -> None:
         for trial in self._search.next(self.standings):
             standing = Standing(trial, self._folder / trial.name)
-            write_spec(standing.folder, trial, self._metrics, self._study)
+            write_spec(standing.folder, trial, self._metrics, self._study, self._examples)
             if self._is_to_be_run_again(result_of(trial, standing.folder)):
                 forget_result(standing.folder)
             self._note_result(standing)

@@ -37,6 +37,7 @@ from transformer_jax.sweeps.results import (
 from transformer_jax.sweeps.results_folder import corpus_of_run
 from transformer_jax.sweeps.steps_to import target_of
 from transformer_jax.sweeps.study import FILE, load_study
+from transformer_jax.sweeps.trial_examples import write_examples
 from transformer_jax.sweeps.trials import Trial, starting_from
 from transformer_jax.tasks.task import TASKS, declared
 from transformer_jax.trust import command, trust_modules
@@ -186,6 +187,8 @@ def _numbers(folder: Path, spec: Spec, trained: Path, outcome: TrainResult | Non
     scores = {split: scorer.score(split) for split in splits if split in known}
     if scores:
         print_table(scores, scorer.evaluator.task.metrics)
+    if spec.examples:
+        write_examples(folder, scorer, spec.metrics, scores)
     numbers |= {f"{split}/{name}": value for split, metrics in scores.items() for name, value in metrics.items()}
     if spec.study is not None:
         numbers |= _measured(Path(spec.study), scorer)

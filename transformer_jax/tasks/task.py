@@ -98,6 +98,16 @@ class Scores(NamedTuple):
     outputs: list[str] | None = None
 
 
+class ExampleSums(NamedTuple):
+    """A score as a function of sums over examples.
+
+    values: statistics of each example, float64 [examples, k]. score: returns the score, [...], of sums [..., k].
+    """
+
+    values: np.ndarray
+    score: Callable[[np.ndarray], np.ndarray]
+
+
 class SystemScore(NamedTuple):
     """One system's score in one metric, under a paired bootstrap; metrics/bootstrap.py has the definitions.
 
@@ -404,6 +414,16 @@ class Task(abc.ABC):
     def from_sums(self, sums: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Return metrics by name, [...], from `statistics` [...] summed over examples; here `means`."""
         return self.means(sums)
+
+    def output_sums(
+        self, config: ExperimentConfig, outputs: Sequence[str], references: Sequence[Any]
+    ) -> Mapping[str, ExampleSums]:
+        """Return the metrics of generated outputs that follow from sums over examples, by name; here none.
+
+        Args:
+          outputs, references: of every example; as `compare_outputs` has them.
+        """
+        return {}
 
     def compare_outputs(
         self,

@@ -6,12 +6,12 @@ several references; training uses the first one. See metrics/rouge.py for the sc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.tasks.source_to_target import LOSSES, UNFINISHED, SourceToTarget
-from transformer_jax.tasks.task import Evaluation, MetricSpec, PairedBootstrap
+from transformer_jax.tasks.task import Evaluation, ExampleSums, MetricSpec, PairedBootstrap
 
 if TYPE_CHECKING:
     from transformer_jax.data.datasets import Data
@@ -48,6 +48,14 @@ class TextToText(SourceToTarget):
         features = data.text(split).features
         several = features.get("references") or [[target] for target in features["targets"]]
         return [[readable(text, config.data) for text in texts] for texts in several]
+
+    def output_sums(
+        self, config: ExperimentConfig, outputs: Sequence[str], references: Sequence[Any]
+    ) -> Mapping[str, ExampleSums]:
+        """Return exact match and ROUGE, by the rules of the config."""
+        from transformer_jax.tasks.metrics.rouge import example_sums, rules_of
+
+        return example_sums(outputs, references, rules_of(config.task))
 
     def compare_outputs(
         self,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.tasks.source_to_target import LOSSES, UNFINISHED, SourceToTarget
-from transformer_jax.tasks.task import Evaluation, MetricSpec, PairedBootstrap
+from transformer_jax.tasks.task import Evaluation, ExampleSums, MetricSpec, PairedBootstrap
 
 if TYPE_CHECKING:
     from transformer_jax.data.datasets import Data
@@ -56,6 +56,14 @@ class Translation(SourceToTarget):
         from transformer_jax.data.text_form import readable
 
         return [readable(line, config.data) for line in data.text(split).features["targets"]]
+
+    def output_sums(
+        self, config: ExperimentConfig, outputs: Sequence[str], references: Sequence[Any]
+    ) -> Mapping[str, ExampleSums]:
+        """Return exact match, sacreBLEU and chrF."""
+        from transformer_jax.tasks.metrics.text import example_sums
+
+        return example_sums(outputs, references)
 
     def compare_outputs(
         self,

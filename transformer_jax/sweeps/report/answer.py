@@ -173,12 +173,21 @@ def _undecided(effect: Effect, results: StudyResults) -> str:
     said += f" (p = {p_value_of(effect)})"
     seeds = effect.seeds_to_decide
     many = "more than 100 seeds" if seeds is None else f"about {_seeds(seeds)}"
+    if seeds is None and effect.noise is not None and effect.noise.variance:
+        many += f", or more than {effect.noise.examples:,} test examples,"
     return f"{said}; {many} would decide an effect of this size{_wider(effect)}."
 
 
 def _wider(effect: Effect) -> str:
-    wider = f"; the interval is wider than the ± {number_text(effect.width)} asked for"
-    return wider if effect.is_wider else ""
+    if not effect.is_wider:
+        return ""
+    said = f"; the interval is wider than the ± {number_text(effect.width)} asked for"
+    if effect.noise is not None and effect.is_test_set_too_small:
+        noise = number_text(effect.noise.half_width)
+        return f"{said}, since the noise of the test set alone is ± {noise}, which more seeds do not lower"
+    if effect.of_seeds.half_width <= effect.width:
+        return f"{said}, because of the noise of the test set"
+    return said
 
 
 def _not_compared(effect: Effect, results: StudyResults) -> str:

@@ -41,6 +41,7 @@ from transformer_jax.sweeps.results import (
 from transformer_jax.sweeps.results_folder import KeptFigure, Recorded, is_results_folder
 from transformer_jax.sweeps.search.search import SearchOptions
 from transformer_jax.sweeps.search.storage import recorded
+from transformer_jax.sweeps.statistics import ExampleNoise
 from transformer_jax.sweeps.study import INIT_FROM, Axis, Study, load_study
 from transformer_jax.sweeps.study_json import declaration_of, declared_study, with_code
 from transformer_jax.sweeps.trials import PRETRAINING, Trial, grid_labels
@@ -77,6 +78,7 @@ class StudyResults:
     is_committed: from a results folder, `workdir`. recorded: what only the work directory shows; None if the study has
     changed since. kept: figures of the earlier report by number, for those that cannot be drawn. style: of the figures
     that are drawn.
+    noise: of the test set, by name of a contrast and metric; the trials of a work directory have it themselves.
     """
 
     study: Study
@@ -95,6 +97,7 @@ class StudyResults:
     recorded: Recorded | None = None
     kept: Mapping[int, KeptFigure] = dataclasses.field(default_factory=dict)
     style: Style = Style()
+    noise: Mapping[tuple[str, str], ExampleNoise] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -23,6 +23,7 @@ from transformer_jax.sweeps.report.collect import (
 )
 from transformer_jax.sweeps.report.drawing import Drawn
 from transformer_jax.sweeps.report.measurements import measurements_csv
+from transformer_jax.sweeps.report.noise_table import read_noise
 from transformer_jax.sweeps.report.older_results import is_older_folder, read_older_results
 from transformer_jax.sweeps.report.reproduction import sweep_command
 from transformer_jax.sweeps.report.tuning import tuning_results
@@ -30,6 +31,7 @@ from transformer_jax.sweeps.report.variants import TrialResult
 from transformer_jax.sweeps.results import ASKED, check_labels
 from transformer_jax.sweeps.results_folder import (
     DECLARATION,
+    EXAMPLE_NOISE,
     FIGURES,
     MEASUREMENTS,
     PRETRAINING_FILE,
@@ -107,6 +109,7 @@ def collect_results(path: Path, folder: Path | None = None) -> StudyResults:
         is_committed=True,
         recorded=found.recorded if is_as_it_was else None,
         kept={figure.number: figure for figure in found.kept if folder is None or not figure.is_own},
+        noise=read_noise(path / EXAMPLE_NOISE) if EXAMPLE_NOISE in found.listing["files"] else {},
     )
     return with_second_stage(results)
 

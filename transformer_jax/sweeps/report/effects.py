@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from transformer_jax.sweeps.contrasts import Comparison, Term, comparisons, difference_by_seed
 from transformer_jax.sweeps.report.collect import StudyResults
@@ -14,17 +14,34 @@ from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.statistics import (
     LEVEL,
     Difference,
+    ExampleNoise,
     deviation,
     holm,
+    is_two_stage,
     mean_difference,
     seeds_to_find,
     smallest_effect,
+    standard_error,
     two_stage_difference,
+    with_example_noise,
 )
+from transformer_jax.sweeps.trial_examples import noise_of_difference
 
 Verdict = Literal["ahead", "equal", "undecided", "not compared", ""]
 EXACT_SEEDS = 3
 """Seeds with which a difference that is always the same counts as one, since there is no test without a spread."""
+
+
+class Measured(NamedTuple):
+    """A difference over seeds, the degrees of freedom of its interval, and the spread of the differences.
+
+    staged: its number of seeds follows from the spread of the first ones, also where these suffice.
+    """
+
+    difference: Difference
+    freedom: int
+    spread: float
+    staged: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +50,16 @@ class Effect:
 
     Attributes:
       direction: max or min; empty if neither is better.
-      difference: over the seeds with which all its variants have finished.
+      difference: over the seeds with which all its variants have finished. Interval and p-value hold the noise of the
+        test set too, if it is known.
       corrected: p-value of the difference after Holm's correction for the number of contrasts in this metric.
       level: 5 % divided by this number.
       spread: standard deviation of the differences over the seeds.
       width: half the width of the interval that the study wants in this metric; NaN if it does not say.
       variants: those of the terms of the comparison.
+      of_seeds: the same difference, with an interval that holds the noise of the seeds alone.
+      seed_error: its standard error; NaN for fewer than two seeds.
+      noise: of the test set; None if it is not known.
     """
 
     comparison: Comparison
@@ -50,6 +71,14 @@ class Effect:
     spread: float
     width: float
     variants: tuple[Variant, ...]
+    of_seeds: Difference
+    seed_error: float
+    noise: ExampleNoise | None
+
+    @property
+    def test_error(self) -> float:
+        """Standard error of the difference by the choice of the test examples; NaN if it is not known."""
+        return math.nan if self.noise is None else math.sqrt(self.noise.variance)
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -106,6 +135,11 @@ class Effect:
         return self.difference.half_width > self.width
 
     @property
+    def is_test_set_too_small(self) -> bool:
+        """Whether an interval for the noise of the test set alone is wider than the study wants."""
+        return self.noise is not None and self.noise.half_width > self.width
+
+    @property
     def first_is_ahead(self) -> bool:
         """Whether the sign of the difference is in favour of the first variant."""
         return (self.difference.mean > 0) == (self.direction == "max")
@@ -116,13 +150,15 @@ class Effect:
 
         Its test has the level `level`, and the differences have the measured spread.
         """
-        found = seeds_to_find(self.difference.mean, self.spread, self.level)
+        found = seeds_to_find(self.difference.mean, self.spread, self.level, noise=self.noise)
         return None if found is None else max(found, self.difference.count + 1)
 
     @property
     def smallest(self) -> float:
         """The smallest effect that these seeds find with 80 % power, at the level `level`; NaN if it is not known."""
-        return smallest_effect(self.spread, self.difference.count, self.level) if self.direction else math.nan
+        if not self.direction:
+            return math.nan
+        return smallest_effect(self.spread, self.difference.count, self.level, self.noise)
 
 
 def effects(results: StudyResults) -> list[Effect]:
@@ -141,8 +177,8 @@ def effects(results: StudyResults) -> list[Effect]:
 
 def measured_difference(
     results: StudyResults, metric: str, terms: Sequence[Term], variants: Sequence[Variant]
-) -> tuple[Difference, float]:
-    """Return a difference of variants over the seeds that all have, and its spread."""
+) -> Measured:
+    """Return a difference of variants over the seeds that all have, without the noise of the test set."""
     values = [variant.values(metric) for variant in variants]
     by_seed = difference_by_seed(terms, values)
     magnitude = max((math.fsum(abs(of[seed]) for of in values) for seed in by_seed), default=0.0)
@@ -150,15 +186,23 @@ def measured_difference(
     differences = [by_seed[seed] for seed in (*pilot, *(seed for seed in by_seed if seed not in pilot))]
     width = results.study.precision.get(metric)
     if width is None or len(pilot) < len(results.study.seeds):
-        return mean_difference(differences, magnitude), deviation(differences)
-    return two_stage_difference(differences, len(pilot), width, magnitude), deviation(differences)
+        return Measured(mean_difference(differences, magnitude), len(differences) - 1, deviation(differences))
+    found = two_stage_difference(differences, len(pilot), width, magnitude)
+    has_own = is_two_stage(differences, len(pilot), width, magnitude)
+    freedom = (len(pilot) if has_own else len(differences)) - 1
+    return Measured(found, freedom, deviation(differences), staged=True)
 
 
 def _effects_in(
     results: StudyResults, metric: str, compared: Sequence[tuple[Comparison, list[Variant]]]
 ) -> list[Effect]:
     found = [measured_difference(results, metric, one.terms, variants) for one, variants in compared]
-    corrected = holm([difference.p_value for difference, _ in found])
+    noises = [_noise(results, metric, one, variants) for one, variants in compared]
+    whole = [
+        of.difference if noise is None else with_example_noise(of.difference, of.freedom, noise, of.staged)
+        for of, noise in zip(found, noises, strict=True)
+    ]
+    corrected = holm([difference.p_value for difference in whole])
     level = LEVEL / max(1, sum(not math.isnan(p_value) for p_value in corrected))
     return [
         Effect(
@@ -168,12 +212,32 @@ def _effects_in(
             difference,
             p_value,
             level,
-            spread,
+            of.spread,
             results.study.precision.get(metric, math.nan),
             tuple(variants),
+            of.difference,
+            standard_error(of.difference, of.freedom),
+            noise,
         )
-        for (one, variants), (difference, spread), p_value in zip(compared, found, corrected, strict=True)
+        for (one, variants), of, noise, difference, p_value in zip(
+            compared, found, noises, whole, corrected, strict=True
+        )
     ]
+
+
+def _noise(
+    results: StudyResults, metric: str, comparison: Comparison, variants: Sequence[Variant]
+) -> ExampleNoise | None:
+    if results.is_committed:
+        return results.noise.get((comparison.name, metric))
+    terms = [
+        (
+            term.sign,
+            {of.trial.seed: of.influences[metric] for of in variant.trials if metric in of.influences},
+        )
+        for term, variant in zip(comparison.terms, variants, strict=True)
+    ]
+    return noise_of_difference(terms)
 
 
 def _differ(terms: Sequence[Term], variants: Sequence[Variant]) -> bool:

@@ -93,7 +93,7 @@ def trials_table(results: StudyResults) -> Html:
 def tuning_table(results: StudyResults) -> Html:
     """Return a table of the values that the tuning has chosen."""
     axes, orders = axis_names(results), label_orders(results)
-    head = [*map(_label_head, axes), *map(_head, heads(results))]
+    head = [*map(_label_head, axes), *map(head_cell, heads(results))]
     body = [
         [*_labels(axes, labels_of(line.variant, axes), orders), *(_cell(text, value) for text, value in line.cells)]
         for line in table_rows(results)

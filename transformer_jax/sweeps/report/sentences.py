@@ -9,7 +9,7 @@ from transformer_jax.sweeps.contrasts import Interaction
 from transformer_jax.sweeps.equal_notes import sentences_on_equal
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.effects import Effect
-from transformer_jax.sweeps.report.formatting import amount, status_words
+from transformer_jax.sweeps.report.formatting import amount, metric_name, status_words
 from transformer_jax.sweeps.report.number_text import rounded
 from transformer_jax.sweeps.report.summary import CONTRASTS, SUMMARY, Row
 from transformer_jax.sweeps.report.variants import NOT_BEGUN, STATUSES
@@ -21,6 +21,9 @@ _PAIRED = (
     "the mean over the seeds that both have, since trials with the same seed share data order and initial draws. p is "
     "the p-value of the two-sided paired t-test, corrected by the method of Holm 1979"
 )
+_SEEDS_ONLY = "hold the noise of the seeds only, not that of a finite test set"
+_OF_MEANS = "those of means hold the noise of the seeds only"
+_MOST_NAMED = 8
 _COMMONLY = "A difference with p below 0.05 is commonly called significant."
 
 
@@ -82,11 +85,12 @@ def notes(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect])
             "Contrasts, metrics and widths" if results.study.tuned is None else "Contrasts, metrics, widths and tuning"
         )
         said.append(f"{what} are those declared before the first trial (sha256 {results.asked.sha256[:12]}).")
+    said += _noise(results, effects)
     few = f"{fewest} {'seed says' if fewest == 1 else 'seeds say'} little" if fewest < 5 else "Few seeds say little"
     said.append(
         f"{few} about small effects: intervals are wide. Intervals and p-values assume normally distributed values, "
-        "and hold the noise of the seeds only, not that of a finite test set. A "
-        "difference that is not significant may still exist."
+        f"and {_SEEDS_ONLY if not _has_noise(effects) else _OF_MEANS}. A difference that is not significant may still "
+        "exist."
     )
     if not all(variant.is_complete for variant in results.variants):
         said.append(
@@ -111,6 +115,39 @@ def _stages(results: StudyResults) -> list[str]:
         "of these metrics have this spread; where the seeds do not suffice, they are those of Student's t over all "
         "seeds."
     ]
+
+
+def _has_noise(effects: Sequence[Effect]) -> bool:
+    return any(effect.noise is not None for effect in effects)
+
+
+def _noise(results: StudyResults, effects: Sequence[Effect]) -> list[str]:
+    """Return sentences on the noise of the test set, if it is known for a contrast: where it is the larger one."""
+    if not _has_noise(effects):
+        return []
+    said = []
+    for metric in results.study.metrics:
+        own = [effect for effect in effects if effect.metric == metric.name]
+        name = metric_name(metric.name, results.task)
+        if unknown := [effect.name for effect in own if effect.noise is None]:
+            of = "" if len(unknown) == len(own) else f" in {_listed(unknown)}"
+            said.append(f"The noise of the test set is not known for {name}{of}.")
+        known = [effect for effect in own if effect.noise is not None]
+        larger = {
+            "the seeds": [effect.name for effect in known if effect.seed_error >= effect.test_error],
+            "the test set": [effect.name for effect in known if effect.seed_error < effect.test_error],
+        }
+        if parts := [f"{of} in {_listed(names)}" for of, names in larger.items() if names]:
+            said.append(f"The larger noise of a difference in {name} is that of {'; that of '.join(parts)}.")
+    return [
+        "Intervals of differences hold the noise of the seeds and, where it is known, that of the test set: what its "
+        f"examples have in common for all seeds. {CONTRASTS} has both as standard errors. {said[0]}",
+        *said[1:],
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return "; ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} contrasts"
 
 
 def _axes_of(results: StudyResults) -> str:

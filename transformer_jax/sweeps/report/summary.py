@@ -130,6 +130,8 @@ def contrast_records(found: Sequence[Effect]) -> list[dict[str, Any]]:
             "declared_width": _number(effect.width),
             "seeds_to_decide": effect.seeds_to_decide if effect.verdict == "undecided" else None,
             "smallest_effect": _number(effect.smallest),
+            "seed_error": _number(effect.seed_error),
+            "test_error": _number(effect.test_error),
         }
         for effect in found
     ]

@@ -14,6 +14,7 @@ from transformer_jax import metrics_file
 from transformer_jax.errors import DataError
 from transformer_jax.sweeps.results import Result
 from transformer_jax.sweeps.steps_to import cost_by_step, target_of
+from transformer_jax.sweeps.trial_examples import Influences, read_examples
 from transformer_jax.sweeps.trials import Trial
 
 NO_RESULT, NOT_BEGUN = "none yet", "not begun"
@@ -41,6 +42,11 @@ class TrialResult:
     def metrics(self) -> Mapping[str, int | float]:
         """Values by SPLIT/METRIC; empty for a trial that has not finished."""
         return self.result.metrics if self.result is not None and self.status == "finished" else {}
+
+    @functools.cached_property
+    def influences(self) -> dict[str, Influences]:
+        """Those of the examples by SPLIT/METRIC, if its folder has them; raises as `read_examples`."""
+        return read_examples(self.folder, self.metrics) if self.metrics else {}
 
     @property
     def ran(self) -> Result | None:

@@ -15,6 +15,7 @@ from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.latex import TABLES, tables_tex
 from transformer_jax.sweeps.report.markdown import document
 from transformer_jax.sweeps.report.measurements import measurements_csv
+from transformer_jax.sweeps.report.noise_table import noise_csv
 from transformer_jax.sweeps.report.page import page
 from transformer_jax.sweeps.report.summary import (
     CONTRASTS,
@@ -26,7 +27,7 @@ from transformer_jax.sweeps.report.summary import (
     summary_csv,
 )
 from transformer_jax.sweeps.report.tuning import TUNING_TABLE, tuning_csv
-from transformer_jax.sweeps.results_folder import FIGURES, MEASUREMENTS, PRETRAINING_FILE, TUNING_FILE
+from transformer_jax.sweeps.results_folder import EXAMPLE_NOISE, FIGURES, MEASUREMENTS, PRETRAINING_FILE, TUNING_FILE
 
 PAGE, MARKDOWN = "report.html", "report.md"
 
@@ -53,6 +54,7 @@ def write_report(results: StudyResults, rows: list[Row], effects: list[Effect], 
             else {}
         ),
         **({TUNING_TABLE: tuning_csv(results).encode()} if results.tuning else {}),
+        **({EXAMPLE_NOISE: noise_csv(effects).encode()} if any(effect.noise for effect in effects) else {}),
     }
     contents = {
         PAGE: page(results, rows, effects, figures).encode(),
@@ -68,7 +70,8 @@ def write_report(results: StudyResults, rows: list[Row], effects: list[Effect], 
         for file in itertools.chain(*((output / FIGURES).glob(f"[0-9]*_*.{end}") for end in ("svg", "pdf"))):
             if f"{FIGURES}/{file.name}" not in contents:
                 file.unlink()
-        for name in {CONTRASTS, DIFFERENCES, PRETRAINING_FILE, TUNING_TABLE, TUNING_FILE} - contents.keys():
+        optional = {CONTRASTS, DIFFERENCES, PRETRAINING_FILE, TUNING_TABLE, TUNING_FILE, EXAMPLE_NOISE}
+        for name in optional - contents.keys():
             (output / name).unlink(missing_ok=True)
         for name, content in contents.items():
             write_atomically(output / name, content)

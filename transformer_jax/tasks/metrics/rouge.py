@@ -23,7 +23,8 @@ from jaxtyping import Float
 
 from transformer_jax.config import TaskConfig
 from transformer_jax.tasks.metrics.bootstrap import paired_bootstrap_of_sums
-from transformer_jax.tasks.task import SAMPLES, SEED, PairedBootstrap
+from transformer_jax.tasks.metrics.text import percent
+from transformer_jax.tasks.task import SAMPLES, SEED, ExampleSums, PairedBootstrap
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,12 @@ def corpus_scores(outputs: Sequence[str], references: Sequence[Sequence[str]], r
     }
 
 
+def example_sums(outputs: Sequence[str], references: Sequence[Sequence[str]], rules: Rules) -> dict[str, ExampleSums]:
+    """Return `exact_match` and ROUGE of `corpus_scores` as functions of sums over examples; arguments as there."""
+    scores, ones = example_scores(outputs, references, rules), np.ones(len(references))
+    return {name: ExampleSums(np.stack([values, ones], axis=-1), percent) for name, values in scores.items()}
+
+
 def paired_bootstrap(
     systems: Sequence[Sequence[str]],
     references: Sequence[Sequence[str]],
@@ -110,14 +117,9 @@ def paired_bootstrap(
       systems: two or more, each with an output per example. samples, seed: of the draws, each at least 1.
     Raises: ValueError as `example_scores` and `bootstrap.paired_bootstrap_of_sums`.
     """
-    of_systems = [example_scores(outputs, references, rules) for outputs in systems]
-    ones = np.ones(len(references))
-
-    def percent(sums: Float[np.ndarray, "*draws k"]) -> Float[np.ndarray, "*draws"]:
-        return 100.0 * sums[..., 0] / sums[..., 1]
-
+    of_systems = [example_sums(outputs, references, rules) for outputs in systems]
     scores = {
-        name: paired_bootstrap_of_sums([np.stack([x[name], ones], axis=-1) for x in of_systems], percent, samples, seed)
+        name: paired_bootstrap_of_sums([x[name].values for x in of_systems], percent, samples, seed)
         for name in of_systems[0]
     }
     draws = f"bs:{samples}|seed:{seed}"

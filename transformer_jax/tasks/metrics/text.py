@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer_jax.tasks.task import ExampleSums
+
+_CHARACTERS = 6
+"""Longest n-grams of chrF."""
 
 
 def translation_scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
@@ -25,6 +34,58 @@ def translation_scores(translations: Sequence[str], references: Sequence[str]) -
         "sacrebleu_signature": str(bleu.get_signature()),
         "chrf_signature": str(chrf.get_signature()),
     }
+
+
+def example_sums(translations: Sequence[str], references: Sequence[str]) -> dict[str, ExampleSums]:
+    """Return `exact_match`, `sacrebleu` and `chrf` of `translation_scores` as functions of sums over sentences."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    bleu = BLEU(force=True)
+    pairs = list(zip(translations, references, strict=True))
+    of_sentences = [bleu.corpus_score([translation], [[reference]]) for translation, reference in pairs]
+    counts = np.array([[*of.counts, *of.totals, of.sys_len, of.ref_len] for of in of_sentences], np.float64)
+    same = np.array([[translation == reference, 1.0] for translation, reference in pairs])
+    return {
+        "exact_match": ExampleSums(same, percent),
+        "sacrebleu": ExampleSums(counts, _bleu_of_sums),
+        "chrf": ExampleSums(np.array([_character_ngrams(*pair) for pair in pairs]), _chrf_of_sums),
+    }
+
+
+def percent(sums: Float[np.ndarray, "*draws 2"]) -> Float[np.ndarray, "*draws"]:
+    """Return 100 times the ratio of two sums."""
+    return np.asarray(100.0 * sums[..., 0] / sums[..., 1])
+
+
+def _bleu_of_sums(sums: Float[np.ndarray, "*draws 10"]) -> Float[np.ndarray, "*draws"]:
+    """Return sacreBLEU of sums of right and of all n-grams, n = 1 to 4, and of words of outputs and references."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    rows = np.rint(sums).astype(int).reshape(-1, sums.shape[-1]).tolist()
+    scores = [BLEU.compute_bleu(row[:4], row[4:8], row[8], row[9], smooth_method="exp").score for row in rows]
+    return np.array(scores).reshape(sums.shape[:-1])
+
+
+def _character_ngrams(translation: str, reference: str) -> list[float]:
+    """Return the numbers of character n-grams of output and reference, and of common ones, for n = 1 to 6."""
+    texts = ["".join(text.split()) for text in (translation, reference)]
+    counts: list[float] = []
+    for n in range(1, _CHARACTERS + 1):
+        ours, theirs = (Counter(text[i : i + n] for i in range(len(text) - n + 1)) for text in texts)
+        # As sacreBLEU, without those of an output whose reference is too short to have any.
+        counts += [float(ours.total() if theirs else 0), float(theirs.total()), float((ours & theirs).total())]
+    return counts
+
+
+def _chrf_of_sums(sums: Float[np.ndarray, "*draws 18"]) -> Float[np.ndarray, "*draws"]:
+    """Return chrF2, of precision and recall averaged over the lengths n that both sides have, of sums of n-grams."""
+    ours, theirs, common = np.moveaxis(sums.reshape(*sums.shape[:-1], _CHARACTERS, 3), -1, 0)
+    there = (ours > 0) & (theirs > 0)
+    lengths = np.maximum(there.sum(-1), 1)
+    precision = np.where(there, common / np.maximum(ours, 1), 0.0).sum(-1) / lengths
+    recall = np.where(there, common / np.maximum(theirs, 1), 0.0).sum(-1) / lengths
+    below = 4 * precision + recall
+    return np.asarray(100.0 * 5 * precision * recall / np.where(below > 0, below, 1.0))
 
 
 def tokenized_scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
