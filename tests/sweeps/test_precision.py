@@ -9,9 +9,11 @@ import signal
 import numpy as np
 import pytest
 from scipy import stats
+from run_support import write_corpus
 from sweep_support import FakeExecutor, tiny_study, trained
 
 from transformer_jax.cli.main import main
+from transformer_jax.data.sources import load_source
 from transformer_jax.errors import ConfigError
 from transformer_jax.host.files import without_checksum
 from transformer_jax.sweeps import sweep as sweep_module
@@ -25,11 +27,11 @@ from transformer_jax.sweeps.report.effects import effects
 from transformer_jax.sweeps.report.reproduction import sweep_command
 from transformer_jax.sweeps.report.sentences import asked, notes
 from transformer_jax.sweeps.report.summary import summarise
-from transformer_jax.sweeps.results import STUDY, TRIALS, claim_sweep
+from transformer_jax.sweeps.results import STUDY, TRIALS, claim_sweep, read_result, read_spec
 from transformer_jax.sweeps.search import make_search
 from transformer_jax.sweeps.search.search import SearchOptions
 from transformer_jax.sweeps.statistics import mean_difference, stein_seeds, two_stage_difference
-from transformer_jax.sweeps.study import Metric, Range, Study, over
+from transformer_jax.sweeps.study import Metric, Range, Study, load_study, over
 from transformer_jax.sweeps.study_json import declaration_of, declared_study
 from transformer_jax.sweeps.sweep import Sweep
 from transformer_jax.tasks.task import TASKS
@@ -355,3 +357,41 @@ def test_both_executors_add_the_same_seeds(tmp_path):
         (rows[name],) = (row for row in summarise(collect(workdir)) if row.difference and row.metric == "test/loss")
         assert rows[name].difference.half_width <= width
     assert rows["local"].difference == pytest.approx(rows["vmap"].difference, rel=1e-2)
+
+
+COMMAND_STUDY = """
+from transformer_jax.sweeps.study import *
+AXES = (over("model.norm_position", "post", "pre", name="norm"),)
+STUDY = Study("Why?", "tiny.py", AXES, (Metric("valid/loss"),), contrasts=(CONTRAST,), precision={"valid/loss": 0.1})
+"""
+
+
+def test_results_have_the_seeds_of_both_stages(tmp_path, capsys):
+    """Another sweep counts them all, trains nothing, and knows what was asked before them."""
+    folder, workdir, again, results = (tmp_path / name for name in ("why", "w", "again", "results"))
+    write_corpus(folder)
+    (folder / "study.py").write_text(COMMAND_STUDY.replace("CONTRAST", 'Contrast("norm", "pre", "post")'))
+    of = with_pilot(load_study(folder))
+    claim_sweep(workdir, folder, declaration_of(of.for_task(TASKS["translation"])))
+    search = make_search(of, {"data.dir": str(folder)}, SearchOptions(), workdir, 1)
+    executor = FakeExecutor(lambda config, seed: loss(config, seed, 0.1))
+    assert Sweep(search, of.metrics, workdir, executor).run(lambda _: None)
+    count = len(seeds_in(workdir))
+    assert count > 5
+    places = list((workdir / TRIALS).iterdir())
+    corpus = load_source(read_spec(places[0]).trial.config.data).fingerprint()["sha256"]
+    for place in places:
+        dataclasses.replace(read_result(place), corpus=corpus, steps=100).write(place)
+    assert main(["report", f"--workdir={workdir}", f"--output={results}"]) == 0
+    command = ["sweep", f"--study={folder}", f"--results={results}", f"--config.data.dir={folder}"]
+    assert main([*command, f"--workdir={again}"]) == 0
+    err = capsys.readouterr().err
+    assert f"{2 * count} trials count as finished here" in err
+    assert "does not count" not in err
+    assert seeds_in(again) == list(range(count))
+    assert asked(collect(again)) == ""
+    assert effects(collect(workdir))[0].difference == effects(collect(again))[0].difference
+
+    (folder / "study.py").write_text(COMMAND_STUDY.replace("CONTRAST", 'Contrast("norm", "post", "pre")'))
+    assert main([*command, f"--workdir={tmp_path / 'changed'}"]) == 0
+    assert asked(collect(tmp_path / "changed")).startswith("Changed after the first trial: contrasts.")

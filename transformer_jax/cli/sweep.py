@@ -166,14 +166,16 @@ def _place(stage: _Stage, workdir: Path) -> Path:
 
 def _matched(
     values: flags.FlagValues, stages: Sequence[_Stage], folder: Path, workdir: Path
-) -> tuple[Matched, list[StageTrials]]:
+) -> tuple[Matched, list[StageTrials], Mapping[str, Any] | None]:
     """Return the trials of --results that have the config and corpus of the study, and the trials of each stage.
 
-    Prints why the others do not count.
+    The third value is what the study of the results asked at its first trial; None if it is not known. Prints why the
+    other trials do not count.
 
     Raises: ConfigError if it is no results folder, or one of another study or search; DataError for damaged files.
     """
     from transformer_jax.sweeps.committed_trials import StageTrials, matched
+    from transformer_jax.sweeps.precision import with_later_seeds
     from transformer_jax.sweeps.results_folder import read_results_folder
 
     place = Path(values.results)
@@ -182,20 +184,23 @@ def _matched(
         raise ConfigError(f"--results={place}: is of the study '{found.study}', not of '{name}'")
     if found.is_pretraining:
         raise ConfigError(f"--results={place}: is of the pretraining of '{name}'; give the results of the study")
-    trials = [
-        StageTrials(
-            _planned(stage, _search_options(values))[0],
-            (found.first or []) if stage.is_pretraining else found.trials,
-            stage.study.metrics,
-            _place(stage, workdir),
-            folder if stage.study.measure else None,
+    trials = []
+    for stage in stages:
+        there = (found.first or []) if stage.is_pretraining else found.trials
+        whole = stage._replace(study=with_later_seeds(stage.study, {of.trial.seed for of in there}))
+        trials.append(
+            StageTrials(
+                _planned(whole, _search_options(values))[0],
+                there,
+                stage.study.metrics,
+                _place(stage, workdir),
+                folder if stage.study.measure else None,
+            )
         )
-        for stage in stages
-    ]
     equal = matched(trials[-1], trials[0] if len(trials) > 1 else None)
     for note in equal.notes:
         print(f"does not count: {note}", file=sys.stderr)
-    return equal, trials
+    return equal, trials, found.asked
 
 
 def _count_results(arguments: Arguments, stages: Sequence[_Stage], folder: Path, workdir: Path) -> None:
@@ -205,9 +210,10 @@ def _count_results(arguments: Arguments, stages: Sequence[_Stage], folder: Path,
     from transformer_jax.sweeps.search.storage import check_claim, record_search
 
     values = arguments.flags
-    found, trials = _matched(values, stages, folder, workdir)
+    found, trials, asked = _matched(values, stages, folder, workdir)
     for stage, of in zip(stages, trials, strict=True):
-        _claim(values, stage, folder, of.workdir, _given(arguments))
+        counted, known = (found.first, None) if stage.is_pretraining else (found.study, asked)
+        _claim(values, stage, folder, of.workdir, _given(arguments), [known] if counted else ())
         options = SearchOptions() if stage.is_pretraining else _search_options(values)
         check_claim(of.workdir, options)
         record_search(of.workdir, options)
@@ -224,7 +230,7 @@ def _verify(arguments: Arguments, stages: Sequence[_Stage], folder: Path, workdi
     from transformer_jax.sweeps.search.search import Listed
 
     values, place = arguments.flags, workdir / "verification"
-    found, trials = _matched(values, stages, folder, place)
+    found, trials, _ = _matched(values, stages, folder, place)
     names = chosen(found, values.verify)
     starts = {Path(str(t.starts_from)).name for t in trials[-1].trials if t.name in names and t.starts_from}
     standings: list[Standing] = []
@@ -268,15 +274,26 @@ def _run_stage(
     )
 
 
-def _claim(values: flags.FlagValues, stage: _Stage, folder: Path, workdir: Path, given: Given) -> None:
-    """Make the work directory of a stage; raise ConfigError if it is of another study."""
+def _claim(
+    values: flags.FlagValues,
+    stage: _Stage,
+    folder: Path,
+    workdir: Path,
+    given: Given,
+    asked_before: Sequence[Mapping[str, Any] | None] = (),
+) -> None:
+    """Make the work directory of a stage; raise ConfigError if it is of another study.
+
+    Args:
+      asked_before: as in `claim_sweep`.
+    """
     from transformer_jax.sweeps.results import check_seeds, check_trials, claim_sweep
     from transformer_jax.sweeps.study_json import declaration_of
 
     if stage.study.precision:
         check_seeds(workdir, stage.study.max_seeds)
     other = stage.study.baseline if values.config and not stage.is_pretraining else None
-    claim_sweep(workdir, folder, declaration_of(stage.study), other, stage.is_pretraining, given)
+    claim_sweep(workdir, folder, declaration_of(stage.study), other, stage.is_pretraining, given, asked_before)
     check_trials(workdir, stage.study, folder)
 
 

@@ -112,6 +112,7 @@ def claim_sweep(
     config: str | None = None,
     is_pretraining: bool = False,
     given: Given | None = None,
+    asked_before: Sequence[Mapping[str, Any] | None] = (),
 ) -> None:
     """Make the work directory of the study in a folder; raise ConfigError if it belongs to another study.
 
@@ -120,6 +121,8 @@ def claim_sweep(
       config: the baseline in place of the study's own, if there is one.
       is_pretraining: the work directory is that of the study's pretraining.
       given: the command, for the report.
+      asked_before: what the study asked at the first trial, if trials of a results folder are to count here; None if it
+        is not known. The results were known before this sweep.
     """
     check_path_is_text(workdir)
     check_path_is_text(study)
@@ -142,7 +145,7 @@ def claim_sweep(
         asked = record.get(ASKED)
     record: dict[str, Any] = {"study": name, "folder": folder, "declaration": declaration, "config": config}
     if not any((workdir / TRIALS).glob(f"*/{SPEC}")):
-        asked = asked_by(declaration)
+        asked = asked_before[0] if asked_before else asked_by(declaration)
     if asked is not None:
         record[ASKED] = asked
     if given is not None:
