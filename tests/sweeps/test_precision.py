@@ -8,8 +8,8 @@ import signal
 
 import numpy as np
 import pytest
-from scipy import stats
 from run_support import write_corpus
+from scipy import stats
 from sweep_support import FakeExecutor, tiny_study, trained
 
 from transformer_jax.cli.main import main

@@ -153,8 +153,10 @@ def _of_order(results: StudyResults, metric: Metric, rows: Sequence[Row]) -> lis
     left_out = (
         [f"Not compared: {'; '.join(_why_not(of, metric.name, results) for of in lost[:_MOST_NAMED])}."] if lost else []
     )
+    # Some have finished with every seed, and lack a number: StepsTo was not reached, or it is not finite.
+    has = f"a mean of {name} over all seeds" if any(of.is_complete for of in lost) else "finished with every seed"
     if not found.variants:
-        return ["No variant has finished with every seed.", *left_out]
+        return [f"No variant has {has}.", *left_out]
 
     def shown(index: int) -> str:
         variant = found.variants[index]
@@ -167,7 +169,9 @@ def _of_order(results: StudyResults, metric: Metric, rows: Sequence[Row]) -> lis
     everyone = range(len(found.variants))
     seeds = max(by_variant[variant.name].estimate.count for variant in found.variants)
     if len(everyone) == 1:
-        return [f"Only {_name(found.variants[0])} has finished with every seed: {name} {shown(0)}.", *left_out]
+        (only,) = found.variants
+        number = estimate_of(by_variant[only.name])
+        return [f"Only {_name(only)} has {has}: {number if name in has else f'{name} {number}'}.", *left_out]
     if not found.apart:
         said = f"No difference was found in {name}: {_seeds(seeds)} cannot tell the {len(everyone)} variants apart."
         return [said, f"Best mean first: {listed(everyone)}.", *left_out]
