@@ -13,6 +13,7 @@ from transformer_jax.sweeps.contrasts import Contrast, Interaction
 from transformer_jax.sweeps.report.answer import answer
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.effects import effects
+from transformer_jax.sweeps.report.formatting import verdict_of
 from transformer_jax.sweeps.report.markdown import answered, document
 from transformer_jax.sweeps.report.page import page
 from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, notes
@@ -100,7 +101,7 @@ def test_equal_ones_are_together(workdir):
     results, rows, compared = found(workdir, precision={METRIC: 10.0})
     assert [effect.verdict for effect in compared if effect.metric == METRIC] == ["ahead", "equal", "equal"]
     assert answer(results, rows, compared)[1:] == [
-        "Equal within 10.00 points in test exact match: with num_heads 2, norm pre against norm post (+2.7 ± 7.2); "
+        "Equal within 10 points in test exact match: with num_heads 2, norm pre against norm post (+2.7 ± 7.2); "
         "with num_heads 4, norm pre against norm post (-0.07 ± 0.38)."
     ]
 
@@ -117,7 +118,7 @@ def test_the_corrected_p_value_decides(workdir):
 
 def test_a_difference_below_the_width_is_named(workdir):
     results, rows, compared = found(workdir, precision={METRIC: 60.0})
-    assert answer(results, rows, compared)[0].endswith("(p = 3.4e-05), less than the declared 60.00.")
+    assert answer(results, rows, compared)[0].endswith("(p = 3.4e-05), less than the declared 60.")
 
 
 def test_no_difference_is_the_headline(workdir):
@@ -173,6 +174,8 @@ def test_an_interaction_says_who_gains_from_the_change(workdir):
     assert said[1].startswith("From num_heads 1 to num_heads 4, norm post gains on norm pre by 49.90 ± ")
     assert " points in test exact match (p = " in said[1]
     assert compared[0].axis == "norm:num_heads"
+    in_metric = [effect for effect in compared if effect.metric == METRIC]
+    assert [verdict_of(effect) for effect in in_metric if effect.verdict == "ahead"] == ["post gains"] * 2
     assert compared[0].against == "post:1"
 
 

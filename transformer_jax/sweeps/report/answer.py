@@ -16,7 +16,7 @@ from transformer_jax.sweeps.report.formatting import (
     unfinished,
     without_number,
 )
-from transformer_jax.sweeps.report.number_text import interval, number_text, p_value
+from transformer_jax.sweeps.report.number_text import interval, p_value
 from transformer_jax.sweeps.report.order import order
 from transformer_jax.sweeps.report.summary import Row
 from transformer_jax.sweeps.report.variants import Variant
@@ -78,7 +78,7 @@ def _ahead(effect: Effect, results: StudyResults) -> str:
     else:
         said = f"{first} gains on {other} by {size}"
     if effect.is_within_width:
-        said += f", less than the declared {number_text(effect.width)}"
+        said += f", less than the declared {effect.width:g}"
     return f"{_where(effect)}{said}{_wider(effect)}."
 
 
@@ -88,7 +88,7 @@ def _equal(effects: Sequence[Effect], metric: Metric, results: StudyResults) -> 
         pairs = "; ".join(f"{_where(effect, begins=False)}{_pair(effect)}" for effect in exact)
         yield f"The same {metric_name(metric.name, results.task)} with every seed: {pairs}."
     if within := [effect for effect in effects if effect not in exact]:
-        width = amount(number_text(within[0].width), metric.name, results.task)
+        width = amount(f"{within[0].width:g}", metric.name, results.task)
         pairs = "; ".join(f"{_where(effect, begins=False)}{_pair(effect)} ({_signed(effect)})" for effect in within)
         yield f"Equal within {width}: {pairs}."
 
@@ -104,7 +104,7 @@ def _undecided(effect: Effect, results: StudyResults) -> str:
 
 
 def _wider(effect: Effect) -> str:
-    wider = f"; the interval is wider than the ± {number_text(effect.width)} asked for"
+    wider = f"; the interval is wider than the ± {effect.width:g} asked for"
     return wider if effect.is_wider else ""
 
 
