@@ -17,7 +17,7 @@ from transformer_jax.sweeps.report.formatting import (
     without_number,
 )
 from transformer_jax.sweeps.report.number_text import interval, p_value
-from transformer_jax.sweeps.report.order import order
+from transformer_jax.sweeps.report.order import Order, order
 from transformer_jax.sweeps.report.summary import Row
 from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.study import Metric
@@ -174,7 +174,7 @@ def _of_order(results: StudyResults, metric: Metric, rows: Sequence[Row]) -> lis
         return [f"Only {_name(only)} has {has}: {number if name in has else f'{name} {number}'}.", *left_out]
     if not found.apart:
         said = f"No difference was found in {name}: {_seeds(seeds)} cannot tell the {len(everyone)} variants apart."
-        return [said, f"Best mean first: {listed(everyone)}.", *left_out]
+        return [said, f"Best mean first: {listed(everyone)}.", *_would_decide(found), *left_out]
     groups = found.groups
     if found.winner is None:
         said = f"No variant is ahead of all others in {name} with {_seeds(seeds)}."
@@ -185,8 +185,45 @@ def _of_order(results: StudyResults, metric: Metric, rows: Sequence[Row]) -> lis
     return [
         said,
         *(f"Group {number} of {len(groups)}: {listed(group)}." for number, group in enumerate(groups, start=1)),
+        *_across_groups(found),
+        *_would_decide(found),
         *left_out,
     ]
+
+
+def _would_decide(found: Order) -> Iterator[str]:
+    """Yield how many seeds would decide whether the first variant is ahead of those that it is not told apart from.
+
+    If no two are told apart, it is about the first and the last, whose difference is the largest.
+    """
+    others = range(1, len(found.variants)) if found.apart else [len(found.variants) - 1]
+    pairs = [(0, other) for other in others if (0, other) not in found.apart]
+    by_pair = {pair: found.seeds_to_decide(pair) for pair in pairs if not math.isnan(found.p_values[pair])}
+    first = _name(found.variants[0])
+
+    def those(are_known: bool) -> str:
+        named = [_name(found.variants[at]) for (_, at), seeds in by_pair.items() if (seeds is not None) == are_known]
+        return _and(named[:_MOST_NAMED]) if named else ""
+
+    known = [seeds for seeds in by_pair.values() if seeds is not None]
+    said = [f"about {_seeds(max(known))} would decide whether {first} is ahead of {those(True)}"] if known else []
+    if beyond := those(False):
+        said.append(f"more than 100 {'' if said else 'seeds would decide '}whether {first} is ahead of {beyond}")
+    if said:
+        text = "; ".join(said)
+        yield f"If the measured effects are the true ones, {text}."
+
+
+def _across_groups(found: Order) -> Iterator[str]:
+    """Yield the pairs that are not told apart although no group has both."""
+    groups = [set(group) for group in found.groups]
+    pairs = [
+        pair for pair in found.p_values if pair not in found.apart and not any({*pair} <= group for group in groups)
+    ]
+    if pairs:
+        named = [" and ".join(_name(found.variants[of]) for of in pair) for pair in pairs[:_MOST_NAMED]]
+        more = f"; and {len(pairs) - _MOST_NAMED} other pairs" if len(pairs) > _MOST_NAMED else ""
+        yield f"Not told apart either: {'; '.join(named)}{more}."
 
 
 def _name(variant: Variant) -> str:
