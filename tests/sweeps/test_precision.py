@@ -235,6 +235,11 @@ def test_without_contrasts_the_differences_to_the_reference_count(tmp_path):
     assert len(seeds_in(tmp_path / "w")) > 5
     rows = [row for row in summarise(results) if row.difference is not None and row.metric == METRIC]
     assert all(row.difference.half_width <= 0.1 for row in rows)
+    assert not any("wider than asked" in note for note in notes(results, rows, []))
+    swept(tmp_path / "wide", asked_study, lambda config, seed: loss(config, seed, 1.0))
+    results = collect(tmp_path / "wide")
+    (note,) = (note for note in notes(results, summarise(results), []) if "wider than asked" in note)
+    assert "norm=pre, heads=2 in valid loss (± " in note
 
 
 def test_the_page_says_what_was_asked_first(tmp_path):
