@@ -8,10 +8,12 @@ import signal
 
 import numpy as np
 import pytest
+from run_support import write_corpus
 from scipy import stats
 from sweep_support import FakeExecutor, tiny_study, trained
 
 from transformer_jax.cli.main import main
+from transformer_jax.data.sources import load_source
 from transformer_jax.errors import ConfigError
 from transformer_jax.host.files import without_checksum
 from transformer_jax.sweeps import sweep as sweep_module
@@ -25,11 +27,11 @@ from transformer_jax.sweeps.report.effects import effects
 from transformer_jax.sweeps.report.reproduction import sweep_command
 from transformer_jax.sweeps.report.sentences import asked, notes
 from transformer_jax.sweeps.report.summary import summarise
-from transformer_jax.sweeps.results import STUDY, TRIALS, claim_sweep
+from transformer_jax.sweeps.results import STUDY, TRIALS, claim_sweep, read_result, read_spec
 from transformer_jax.sweeps.search import make_search
 from transformer_jax.sweeps.search.search import SearchOptions
 from transformer_jax.sweeps.statistics import mean_difference, stein_seeds, two_stage_difference
-from transformer_jax.sweeps.study import Metric, Range, Study, over
+from transformer_jax.sweeps.study import Metric, Range, Study, load_study, over
 from transformer_jax.sweeps.study_json import declaration_of, declared_study
 from transformer_jax.sweeps.sweep import Sweep
 from transformer_jax.tasks.task import TASKS
@@ -158,8 +160,7 @@ def test_a_sweep_trains_a_pilot_and_exactly_the_seeds_that_it_needs(tmp_path, sp
         assert not any(effect.is_wider for effect in effects(results))
     else:
         assert any(
-            "wider than the ± 0.1000 asked for" in said
-            for said in answer(results, summarise(results), effects(results))
+            "wider than the ± 0.1 asked for" in said for said in answer(results, summarise(results), effects(results))
         )
     again, _ = swept(tmp_path / "w", study(), lambda config, seed: loss(config, seed, spread))
     assert again.started == []
@@ -234,6 +235,11 @@ def test_without_contrasts_the_differences_to_the_reference_count(tmp_path):
     assert len(seeds_in(tmp_path / "w")) > 5
     rows = [row for row in summarise(results) if row.difference is not None and row.metric == METRIC]
     assert all(row.difference.half_width <= 0.1 for row in rows)
+    assert not any("wider than asked" in note for note in notes(results, rows, []))
+    swept(tmp_path / "wide", asked_study, lambda config, seed: loss(config, seed, 1.0))
+    results = collect(tmp_path / "wide")
+    (note,) = (note for note in notes(results, summarise(results), []) if "wider than asked" in note)
+    assert "norm=pre, heads=2 in valid loss (± " in note
 
 
 def test_the_page_says_what_was_asked_first(tmp_path):
@@ -252,6 +258,9 @@ def test_the_page_says_what_was_asked_first(tmp_path):
     assert asked(collect(workdir)).startswith("Changed after the first trial: contrasts.")
     claim_sweep(workdir, tmp_path / "why", declaration_of(study()))
     assert asked(collect(workdir)) == ""
+    worded = study(contrasts=(Contrast("norm", "pre", "post", says="{a}-LN is ahead of {b}-LN"),))
+    claim_sweep(workdir, tmp_path / "why", declaration_of(worded))
+    assert asked(collect(workdir)) == ""  # the same contrast in other words
 
 
 def test_precision_is_recorded(tmp_path):
@@ -355,3 +364,41 @@ def test_both_executors_add_the_same_seeds(tmp_path):
         (rows[name],) = (row for row in summarise(collect(workdir)) if row.difference and row.metric == "test/loss")
         assert rows[name].difference.half_width <= width
     assert rows["local"].difference == pytest.approx(rows["vmap"].difference, rel=1e-2)
+
+
+COMMAND_STUDY = """
+from transformer_jax.sweeps.study import *
+AXES = (over("model.norm_position", "post", "pre", name="norm"),)
+STUDY = Study("Why?", "tiny.py", AXES, (Metric("valid/loss"),), contrasts=(CONTRAST,), precision={"valid/loss": 0.1})
+"""
+
+
+def test_results_have_the_seeds_of_both_stages(tmp_path, capsys):
+    """Another sweep counts them all, trains nothing, and knows what was asked before them."""
+    folder, workdir, again, results = (tmp_path / name for name in ("why", "w", "again", "results"))
+    write_corpus(folder)
+    (folder / "study.py").write_text(COMMAND_STUDY.replace("CONTRAST", 'Contrast("norm", "pre", "post")'))
+    of = with_pilot(load_study(folder))
+    claim_sweep(workdir, folder, declaration_of(of.for_task(TASKS["translation"])))
+    search = make_search(of, {"data.dir": str(folder)}, SearchOptions(), workdir, 1)
+    executor = FakeExecutor(lambda config, seed: loss(config, seed, 0.1))
+    assert Sweep(search, of.metrics, workdir, executor).run(lambda _: None)
+    count = len(seeds_in(workdir))
+    assert count > 5
+    places = list((workdir / TRIALS).iterdir())
+    corpus = load_source(read_spec(places[0]).trial.config.data).fingerprint()["sha256"]
+    for place in places:
+        dataclasses.replace(read_result(place), corpus=corpus, steps=100).write(place)
+    assert main(["report", f"--workdir={workdir}", f"--output={results}"]) == 0
+    command = ["sweep", f"--study={folder}", f"--results={results}", f"--config.data.dir={folder}"]
+    assert main([*command, f"--workdir={again}"]) == 0
+    err = capsys.readouterr().err
+    assert f"{2 * count} trials count as finished here" in err
+    assert "does not count" not in err
+    assert seeds_in(again) == list(range(count))
+    assert asked(collect(again)) == ""
+    assert effects(collect(workdir))[0].difference == effects(collect(again))[0].difference
+
+    (folder / "study.py").write_text(COMMAND_STUDY.replace("CONTRAST", 'Contrast("norm", "post", "pre")'))
+    assert main([*command, f"--workdir={tmp_path / 'changed'}"]) == 0
+    assert asked(collect(tmp_path / "changed")).startswith("Changed after the first trial: contrasts.")

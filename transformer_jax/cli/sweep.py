@@ -214,7 +214,7 @@ def _count_tuning(values: flags.FlagValues, stage: _Stage, folder: Path, workdir
 
     found, tuned = _read_results(values, stage, folder), stage.study.tuned
     assert tuned is not None
-    _claim(values, stage, folder, workdir, given)
+    _claim(values, stage, folder, workdir, given, [found.asked] if found.trials else ())
     committed = found.tuning or []
     there = {of.trial.labels.get(FACTOR) for of in committed}
     factors = [of for of in tuned.widest if of in tuned.factors or factor_label(of) in there]
@@ -247,30 +247,35 @@ def _read_results(values: flags.FlagValues, stage: _Stage, folder: Path) -> Resu
 
 def _matched(
     values: flags.FlagValues, stages: Sequence[_Stage], folder: Path, workdir: Path
-) -> tuple[Matched, list[StageTrials]]:
+) -> tuple[Matched, list[StageTrials], Mapping[str, Any] | None]:
     """Return the trials of --results that have the config and corpus of the study, and the trials of each stage.
 
-    Prints why the others do not count.
+    The third value is what the study of the results asked at its first trial; None if it is not known. Prints why the
+    other trials do not count.
 
     Raises: ConfigError if it is no results folder, or one of another study or search; DataError for damaged files.
     """
     from transformer_jax.sweeps.committed_trials import StageTrials, matched
+    from transformer_jax.sweeps.precision import with_later_seeds
 
     found = _read_results(values, stages[-1], folder)
-    trials = [
-        StageTrials(
-            _planned(stage, _search_options(values))[0],
-            (found.first or []) if stage.is_pretraining else found.trials,
-            stage.study.metrics,
-            _place(stage, workdir),
-            folder if stage.study.measure else None,
+    trials = []
+    for stage in stages:
+        there = (found.first or []) if stage.is_pretraining else found.trials
+        whole = stage._replace(study=with_later_seeds(stage.study, {of.trial.seed for of in there}))
+        trials.append(
+            StageTrials(
+                _planned(whole, _search_options(values))[0],
+                there,
+                stage.study.metrics,
+                _place(stage, workdir),
+                folder if stage.study.measure else None,
+            )
         )
-        for stage in stages
-    ]
     equal = matched(trials[-1], trials[0] if len(trials) > 1 else None)
     for note in equal.notes:
         print(f"does not count: {note}", file=sys.stderr)
-    return equal, trials
+    return equal, trials, found.asked
 
 
 def _count_results(arguments: Arguments, stages: Sequence[_Stage], folder: Path, workdir: Path) -> None:
@@ -280,9 +285,10 @@ def _count_results(arguments: Arguments, stages: Sequence[_Stage], folder: Path,
     from transformer_jax.sweeps.search.storage import check_claim, record_search
 
     values = arguments.flags
-    found, trials = _matched(values, stages, folder, workdir)
+    found, trials, asked = _matched(values, stages, folder, workdir)
     for stage, of in zip(stages, trials, strict=True):
-        _claim(values, stage, folder, of.workdir, _given(arguments))
+        counted, known = (found.first, None) if stage.is_pretraining else (found.study, asked)
+        _claim(values, stage, folder, of.workdir, _given(arguments), [known] if counted else ())
         options = SearchOptions() if stage.is_pretraining else _search_options(values)
         check_claim(of.workdir, options)
         record_search(of.workdir, options)
@@ -302,7 +308,7 @@ def _verify(arguments: Arguments, stages: Sequence[_Stage], folder: Path, workdi
     if stages[-1].study.tuned is not None:
         tuned_values = _read_results(values, stages[-1], folder).recorded.declaration["chosen"]
         stages = [stages[-1]._replace(study=dataclasses.replace(stages[-1].study, chosen=tuned_values))]
-    found, trials = _matched(values, stages, folder, place)
+    found, trials, _ = _matched(values, stages, folder, place)
     names = chosen(found, values.verify)
     starts = {Path(str(t.starts_from)).name for t in trials[-1].trials if t.name in names and t.starts_from}
     standings: list[Standing] = []
@@ -346,8 +352,19 @@ def _run_stage(
     )
 
 
-def _claim(values: flags.FlagValues, stage: _Stage, folder: Path, workdir: Path, given: Given) -> None:
-    """Make the work directory of a stage; raise ConfigError if it is of another study."""
+def _claim(
+    values: flags.FlagValues,
+    stage: _Stage,
+    folder: Path,
+    workdir: Path,
+    given: Given,
+    asked_before: Sequence[Mapping[str, Any] | None] = (),
+) -> None:
+    """Make the work directory of a stage; raise ConfigError if it is of another study.
+
+    Args:
+      asked_before: as in `claim_sweep`.
+    """
     from transformer_jax.sweeps.results import check_seeds, check_trials, check_tuned, claim_sweep
     from transformer_jax.sweeps.study_json import declaration_of
 
@@ -356,7 +373,7 @@ def _claim(values: flags.FlagValues, stage: _Stage, folder: Path, workdir: Path,
     check_tuned(workdir, stage.study)
     other = stage.study.baseline if values.config and not stage.is_pretraining else None
     declaration = declaration_of(stage.study)
-    claim_sweep(workdir, folder, declaration, other, stage.is_pretraining, given, stage.is_tuning)
+    claim_sweep(workdir, folder, declaration, other, stage.is_pretraining, given, stage.is_tuning, asked_before)
     if not stage.is_tuning:  # the axis of factors grows while it runs
         check_trials(workdir, stage.study, folder)
 

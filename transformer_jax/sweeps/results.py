@@ -121,6 +121,7 @@ def claim_sweep(
     is_pretraining: bool = False,
     given: Given | None = None,
     is_tuning: bool = False,
+    asked_before: Sequence[Mapping[str, Any] | None] = (),
 ) -> None:
     """Make the work directory of the study in a folder; raise ConfigError if it belongs to another study.
 
@@ -130,6 +131,8 @@ def claim_sweep(
       is_pretraining: the work directory is that of the study's pretraining.
       given: the command, for the report.
       is_tuning: the work directory is that of the study's tuning.
+      asked_before: what the study asked at the first trial, if trials of a results folder are to count here; None if it
+        is not known. The results were known before this sweep.
     """
     check_path_is_text(workdir)
     check_path_is_text(study)
@@ -152,7 +155,7 @@ def claim_sweep(
         asked = record.get(ASKED)
     record: dict[str, Any] = {"study": name, "folder": folder, "declaration": declaration, "config": config}
     if not _has_trials(workdir):
-        asked = asked_by(declaration)
+        asked = asked_before[0] if asked_before else asked_by(declaration)
     if asked is not None:
         record[ASKED] = asked
     if given is not None:
@@ -191,7 +194,14 @@ def changes_of(record: Mapping[str, Any], declaration: Mapping[str, Any]) -> lis
     first = record.get(ASKED)
     if not isinstance(first, dict):
         return None
-    return [name for name in _ASKED if first.get(name) != declaration[name]]
+    return [name for name in _ASKED if _without_words(first.get(name)) != _without_words(declaration[name])]
+
+
+def _without_words(asked: Any) -> Any:
+    """Return contrasts without the frames of their sentences, which change no number; other values as they are."""
+    if not isinstance(asked, list):
+        return asked
+    return [{n: v for n, v in of.items() if n != "says"} if isinstance(of, dict) else of for of in asked]
 
 
 def given_of(record: Mapping[str, Any]) -> Given | None:

@@ -201,7 +201,7 @@ def test_metrics_that_are_not_finite_are_not_compared(workdir, folder):
         change(file, metrics=metrics and metrics | {"test/exact_match": math.nan})
     results = collect(workdir, folder)
     said = answer(results, summarise(results), [])
-    assert said[0] == "No variant has finished with every seed."
+    assert said[0] == "No variant has a mean of test exact match over all seeds."
     assert "num_heads 1 (test exact match is not finite)" in said[1]
 
 

@@ -65,6 +65,8 @@ def test_the_numbers_are_those_of_the_page_and_the_best_is_bold(made):
             text = escaped(estimate_of(row))
             assert (rf"\textbf{{{text}}}" if row.best else text) in tex
     assert tex.count(r"\textbf") == sum(row.best for row in rows)
+    assert ("% Bold: ahead of every other variant" in tex) == any(row.best for row in rows)
+    assert "best mean" not in tex
     assert tex.startswith(f"% {results.study.question}\n")
 
 

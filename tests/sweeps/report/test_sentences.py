@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import statistics
 
 import pytest
 from report_support import CROSSED, STUDY, write_workdir
@@ -13,12 +14,14 @@ from transformer_jax.sweeps.contrasts import Contrast, Interaction
 from transformer_jax.sweeps.report.answer import answer, answer_parts
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.effects import effects
+from transformer_jax.sweeps.report.formatting import verdict_of
 from transformer_jax.sweeps.report.markdown import answered, document
+from transformer_jax.sweeps.report.order import order
 from transformer_jax.sweeps.report.page import page
 from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, notes
 from transformer_jax.sweeps.report.summary import contrast_records, summarise
 from transformer_jax.sweeps.results import RESULT, TRIALS
-from transformer_jax.sweeps.statistics import holm, paired_difference
+from transformer_jax.sweeps.statistics import holm, paired_difference, seeds_to_find
 from transformer_jax.sweeps.study_json import declaration_of, declared_study
 
 METRIC = "test/exact_match"
@@ -100,7 +103,7 @@ def test_equal_ones_are_together(workdir):
     results, rows, compared = found(workdir, precision={METRIC: 10.0})
     assert [effect.verdict for effect in compared if effect.metric == METRIC] == ["ahead", "equal", "equal"]
     assert answer(results, rows, compared)[1:] == [
-        "Equal within 10.00 points in test exact match: with num_heads 2, norm pre against norm post (+2.7 ± 7.2); "
+        "Equal within 10 points in test exact match: with num_heads 2, norm pre against norm post (+2.7 ± 7.2); "
         "with num_heads 4, norm pre against norm post (-0.07 ± 0.38)."
     ]
 
@@ -204,7 +207,7 @@ def test_the_corrected_p_value_decides(workdir):
 
 def test_a_difference_below_the_width_is_named(workdir):
     results, rows, compared = found(workdir, precision={METRIC: 60.0})
-    assert answer(results, rows, compared)[0].endswith("(p = 3.4e-05), less than the declared 60.00.")
+    assert answer(results, rows, compared)[0].endswith("(p = 3.4e-05), less than the declared 60.")
 
 
 def test_no_difference_is_the_headline(workdir):
@@ -260,6 +263,8 @@ def test_an_interaction_says_who_gains_from_the_change(workdir):
     assert said[1].startswith("From num_heads 1 to num_heads 4, norm post gains on norm pre by 49.90 ± ")
     assert " points in test exact match (p = " in said[1]
     assert compared[0].axis == "norm:num_heads"
+    in_metric = [effect for effect in compared if effect.metric == METRIC]
+    assert [verdict_of(effect) for effect in in_metric if effect.verdict == "ahead"] == ["post gains"] * 2
     assert compared[0].against == "post:1"
 
 
@@ -304,6 +309,27 @@ def test_the_order_of_variants_in_groups(tmp_path):
     assert not any(row.best for row in rows if row.metric == METRIC)
 
 
+def test_pairs_of_no_group_and_the_seeds_that_would_decide(tmp_path):
+    """Heads 8 may be as good as the first, since its values are spread widely; heads 2, with a better mean, is not."""
+    workdir, folder = write_workdir(tmp_path)
+    numbers = {1: (90.0, 91.0, 92.0), 2: (60.0, 61.1, 62.0), 8: (40.0, 75.0, 50.0), 16: (10.0, 11.2, 12.0)}
+    score(workdir, METRIC, {f"num_heads={heads}": of for heads, of in numbers.items()})
+    results = collect(workdir, folder)
+    found = order(results, METRIC)
+    assert found.apart == {(0, 1), (0, 3), (1, 3)}
+    differences = [one - other for one, other in zip(numbers[1], numbers[8], strict=True)]
+    seeds = seeds_to_find(statistics.mean(differences), statistics.stdev(differences), 0.05 / 6)
+    said = answer(results, summarise(results), [])
+    assert said[-3:-1] == [
+        "Not told apart either: num_heads 1 and num_heads 8.",
+        f"If the measured effects are the true ones, about {seeds} seeds would decide whether num_heads 1 is ahead of "
+        "num_heads 8.",
+    ]
+    score(workdir, METRIC, {"num_heads=2": (90.0, 91.2, 91.8)})
+    said = answer(collect(workdir, folder), summarise(collect(workdir, folder)), [])
+    assert said[-2].endswith("num_heads 8; more than 100 whether num_heads 1 is ahead of num_heads 2.")
+
+
 def test_without_a_difference_no_variant_is_best(tmp_path):
     workdir, folder = write_workdir(tmp_path)
     score(workdir, METRIC, {f"num_heads={heads}": (50.0, 50.0 + heads / 100, 49.0) for heads in (1, 2, 8, 16)})
@@ -312,6 +338,9 @@ def test_without_a_difference_no_variant_is_best(tmp_path):
     said = answer(results, rows, [])
     assert said[0] == "No difference was found in test exact match: 3 seeds cannot tell the 4 variants apart."
     assert said[1].startswith("Best mean first: num_heads 16 (")
+    assert re.fullmatch(
+        r"If the .*, about \d+ seeds would decide whether num_heads 16 is ahead of num_heads 1\.", said[2]
+    )
     assert not any(row.best for row in rows if row.metric == METRIC)
 
 

@@ -17,8 +17,8 @@ from transformer_jax.sweeps.report.formatting import (
     unfinished,
     without_number,
 )
-from transformer_jax.sweeps.report.number_text import interval, number_text, p_value
-from transformer_jax.sweeps.report.order import order
+from transformer_jax.sweeps.report.number_text import interval, p_value
+from transformer_jax.sweeps.report.order import Order, order
 from transformer_jax.sweeps.report.summary import Row
 from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.study import Metric
@@ -136,7 +136,7 @@ def _size(effect: Effect, named: Callable[[str], str]) -> str:
     else:
         size = f"{named(interval(mean, half_width))} (p = {p_value_of(effect)})"
     if effect.is_within_width:
-        size += f", less than the declared {number_text(effect.width)}"
+        size += f", less than the declared {effect.width:g}"
     return size + _wider(effect)
 
 
@@ -161,7 +161,7 @@ def _equal(effects: Sequence[Effect], metric: Metric, results: StudyResults) -> 
         pairs = "; ".join(f"{_where(effect, begins=False)}{_pair(effect)}" for effect in exact)
         yield f"The same {metric_name(metric.name, results.task)} with every seed: {pairs}."
     if within := [effect for effect in effects if effect not in exact]:
-        width = amount(number_text(within[0].width), metric.name, results.task)
+        width = amount(f"{within[0].width:g}", metric.name, results.task)
         pairs = "; ".join(f"{_where(effect, begins=False)}{_pair(effect)} ({_signed(effect)})" for effect in within)
         yield f"Equal within {width}: {pairs}."
 
@@ -181,7 +181,7 @@ def _undecided(effect: Effect, results: StudyResults) -> str:
 def _wider(effect: Effect) -> str:
     if not effect.is_wider:
         return ""
-    said = f"; the interval is wider than the ± {number_text(effect.width)} asked for"
+    said = f"; the interval is wider than the ± {effect.width:g} asked for"
     if effect.noise is not None and effect.is_test_set_too_small:
         noise = number_text(effect.noise.half_width)
         return f"{said}, since the noise of the test set alone is ± {noise}, which more seeds do not lower"
@@ -236,8 +236,10 @@ def _of_order(results: StudyResults, metric: Metric, rows: Sequence[Row]) -> lis
     left_out = (
         [f"Not compared: {'; '.join(_why_not(of, metric.name, results) for of in lost[:_MOST_NAMED])}."] if lost else []
     )
+    # Some have finished with every seed, and lack a number: StepsTo was not reached, or it is not finite.
+    has = f"a mean of {name} over all seeds" if any(of.is_complete for of in lost) else "finished with every seed"
     if not found.variants:
-        return ["No variant has finished with every seed.", *left_out]
+        return [f"No variant has {has}.", *left_out]
 
     def shown(index: int) -> str:
         variant = found.variants[index]
@@ -250,10 +252,12 @@ def _of_order(results: StudyResults, metric: Metric, rows: Sequence[Row]) -> lis
     everyone = range(len(found.variants))
     seeds = max(by_variant[variant.name].estimate.count for variant in found.variants)
     if len(everyone) == 1:
-        return [f"Only {_name(found.variants[0])} has finished with every seed: {name} {shown(0)}.", *left_out]
+        (only,) = found.variants
+        number = estimate_of(by_variant[only.name])
+        return [f"Only {_name(only)} has {has}: {number if name in has else f'{name} {number}'}.", *left_out]
     if not found.apart:
         said = f"No difference was found in {name}: {_seeds(seeds)} cannot tell the {len(everyone)} variants apart."
-        return [said, f"Best mean first: {listed(everyone)}.", *left_out]
+        return [said, f"Best mean first: {listed(everyone)}.", *_would_decide(found), *left_out]
     groups = found.groups
     if found.winner is None:
         said = f"No variant is ahead of all others in {name} with {_seeds(seeds)}."
@@ -266,8 +270,45 @@ def _of_order(results: StudyResults, metric: Metric, rows: Sequence[Row]) -> lis
     return [
         said,
         *(f"Group {number} of {len(groups)}: {listed(group)}." for number, group in enumerate(groups, start=1)),
+        *_across_groups(found),
+        *_would_decide(found),
         *left_out,
     ]
+
+
+def _would_decide(found: Order) -> Iterator[str]:
+    """Yield how many seeds would decide whether the first variant is ahead of those that it is not told apart from.
+
+    If no two are told apart, it is about the first and the last, whose difference is the largest.
+    """
+    others = range(1, len(found.variants)) if found.apart else [len(found.variants) - 1]
+    pairs = [(0, other) for other in others if (0, other) not in found.apart]
+    by_pair = {pair: found.seeds_to_decide(pair) for pair in pairs if not math.isnan(found.p_values[pair])}
+    first = _name(found.variants[0])
+
+    def those(are_known: bool) -> str:
+        named = [_name(found.variants[at]) for (_, at), seeds in by_pair.items() if (seeds is not None) == are_known]
+        return _and(named[:_MOST_NAMED]) if named else ""
+
+    known = [seeds for seeds in by_pair.values() if seeds is not None]
+    said = [f"about {_seeds(max(known))} would decide whether {first} is ahead of {those(True)}"] if known else []
+    if beyond := those(False):
+        said.append(f"more than 100 {'' if said else 'seeds would decide '}whether {first} is ahead of {beyond}")
+    if said:
+        text = "; ".join(said)
+        yield f"If the measured effects are the true ones, {text}."
+
+
+def _across_groups(found: Order) -> Iterator[str]:
+    """Yield the pairs that are not told apart although no group has both."""
+    groups = [set(group) for group in found.groups]
+    pairs = [
+        pair for pair in found.p_values if pair not in found.apart and not any({*pair} <= group for group in groups)
+    ]
+    if pairs:
+        named = [" and ".join(_name(found.variants[of]) for of in pair) for pair in pairs[:_MOST_NAMED]]
+        more = f"; and {len(pairs) - _MOST_NAMED} other pairs" if len(pairs) > _MOST_NAMED else ""
+        yield f"Not told apart either: {'; '.join(named)}{more}."
 
 
 def _name(variant: Variant) -> str:

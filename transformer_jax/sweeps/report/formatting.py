@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from transformer_jax.sweeps.contrasts import Contrast
 from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.number_text import NOTHING, interval, number_text, p_value
 from transformer_jax.sweeps.report.summary import Row
@@ -99,10 +100,14 @@ def p_value_of(row: Row | Effect) -> str:
 
 
 def verdict_of(effect: Effect) -> str:
-    """Return `pre ahead`, `equal`, `undecided (7 seeds)` with the seeds that would decide, or `1 of 6 diverged`."""
+    """Return `pre ahead`, `equal`, `undecided (7 seeds)` with the seeds that would decide, or `1 of 6 diverged`.
+
+    An interaction has `pre gains`: whether it is ahead depends on the value of the other axis.
+    """
     if effect.verdict == "ahead":
         ahead = effect.labels if effect.first_is_ahead else effect.comparison.against
-        return f"{ahead[effect.comparison.axes[0]]} ahead"
+        verb = "ahead" if isinstance(effect.comparison.declared, Contrast) else "gains"
+        return f"{ahead[effect.comparison.axes[0]]} {verb}"
     if effect.verdict == "undecided":
         seeds = effect.seeds_to_decide
         return "undecided" + (f" ({seeds} seeds)" if seeds else "")

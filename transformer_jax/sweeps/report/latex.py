@@ -42,13 +42,14 @@ _SPECIAL = {
 def tables_tex(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect]) -> str:
     """Return the tables of the variants, of the contrasts and of the tuning, if there are any, each as a `tabular`.
 
-    The best mean of a metric is bold. Comments hold the question and the number of seeds, for a caption.
+    A mean that is ahead of every other is bold. Comments hold the question and the number of seeds, for a caption.
     """
+    has_best = any(row.best for row in rows)
     seeds = len({seed for variant in results.variants for seed in variant.seeds})
     comments = [
         f"% {' '.join(results.study.question.split())}",
         f"% Means over {seeds} seeds with half the width of the 95 % confidence interval (Student's t).",
-        "% Bold: best mean among the variants whose trials have all finished.",
+        *(["% Bold: ahead of every other variant whose trials have all finished."] if has_best else []),
         "% p: two-sided paired t-test over seeds, corrected by the method of Holm. Needs \\usepackage{booktabs}.",
     ]
     tables = [_tabular(variants_table(results, rows))]

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from transformer_jax.sweeps.contrasts import Term
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.effects import EXACT_SEEDS, measured_difference
 from transformer_jax.sweeps.report.variants import Variant
-from transformer_jax.sweeps.statistics import LEVEL, Difference, estimate, holm
+from transformer_jax.sweeps.statistics import LEVEL, Difference, estimate, holm, seeds_to_find
 
 
 class Order(NamedTuple):
     """variants: those whose trials have all finished, the best mean first. p_values: of every pair of their indices,
     corrected by Holm's method for the number of pairs. apart: the pairs that differ. is_open: a variant without a mean,
-    since a trial has not reached the value of `StepsTo`, may be better than the first.
+    since a trial has not reached the value of `StepsTo`, may be better than the first. measured: the difference of
+    every pair, and its standard deviation over the seeds.
     """
 
     variants: Sequence[Variant]
     p_values: dict[tuple[int, int], float]
     apart: frozenset[tuple[int, int]]
     is_open: bool = False
+    measured: Mapping[tuple[int, int], tuple[Difference, float]] = {}
+
+    def seeds_to_decide(self, pair: tuple[int, int]) -> int | None:
+        """Return the number of seeds that find the measured difference of a pair with 80 % power; None if above 100.
+
+        The level of the test is 5 % divided by the number of pairs. The measured spread is taken for the true one.
+        """
+        difference, spread = self.measured[pair]
+        tested = sum(not math.isnan(p_value) for p_value in self.p_values.values())
+        found = seeds_to_find(difference.mean, spread, LEVEL / max(1, tested))
+        return None if found is None else max(found, difference.count + 1)
 
     @property
     def groups(self) -> list[range]:
@@ -59,7 +71,8 @@ def order(results: StudyResults, metric: str) -> Order:
     ranked = sorted([(of, mean) for of, mean in means if math.isfinite(mean)], key=lambda pair: sign * pair[1])
     variants = [of for of, _ in ranked]
     pairs = list(itertools.combinations(range(len(variants)), 2))
-    found = [_difference(results, metric, variants[a], variants[b]) for a, b in pairs]
+    measured = [_difference(results, metric, variants[a], variants[b]) for a, b in pairs]
+    found = [difference for difference, _ in measured]
     corrected = holm([difference.p_value for difference in found])
     apart = (
         pair
@@ -69,7 +82,8 @@ def order(results: StudyResults, metric: str) -> Order:
     )
     least = [_least_mean(variant, metric) for variant in results.variants if variant.is_complete]
     is_open = bool(ranked) and any(mean is not None and mean <= ranked[0][1] for mean in least)
-    return Order(variants, dict(zip(pairs, corrected, strict=True)), frozenset(apart), is_open)
+    p_values, by_pair = dict(zip(pairs, corrected, strict=True)), dict(zip(pairs, measured, strict=True))
+    return Order(variants, p_values, frozenset(apart), is_open, by_pair)
 
 
 def _least_mean(variant: Variant, metric: str) -> float | None:
@@ -81,6 +95,6 @@ def _least_mean(variant: Variant, metric: str) -> float | None:
     return math.fsum(known + reached) / (len(known) + len(reached))
 
 
-def _difference(results: StudyResults, metric: str, one: Variant, other: Variant) -> Difference:
+def _difference(results: StudyResults, metric: str, one: Variant, other: Variant) -> tuple[Difference, float]:
     terms = (Term(1, one.labels), Term(-1, other.labels))
-    return measured_difference(results, metric, terms, (one, other))[0]
+    return measured_difference(results, metric, terms, (one, other))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -79,7 +80,7 @@ def notes(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect])
             f"compared in the metric; the uncorrected p-value is in {SUMMARY}. {_COMMONLY}"
         )
     said += sentences_on_equal(results.study)
-    said += _stages(results)
+    said += _stages(results, rows)
     if results.asked is not None and not results.asked.changes:
         what = (
             "Contrasts, metrics and widths" if results.study.tuned is None else "Contrasts, metrics, widths and tuning"
@@ -104,17 +105,25 @@ def notes(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect])
     return said
 
 
-def _stages(results: StudyResults) -> list[str]:
+def _stages(results: StudyResults, rows: Sequence[Row]) -> list[str]:
     study = results.study
     if not study.precision:
         return []
     widths = "; ".join(amount(f"± {width:g}", name, results.task) for name, width in study.precision.items())
-    return [
+    wider = [
+        f"{row.variant.name} in {metric_name(row.metric, results.task)} (± {rounded(row.difference.half_width)})"
+        for row in rows
+        if row.difference is not None and row.difference.half_width > study.precision.get(row.metric, math.inf)
+    ]
+    said = [
         f"The study asks for intervals of {widths}. The number of seeds is that of Stein's rule: it follows from the "
         f"spread of the first {len(study.seeds)} seeds alone, and is at most {study.max_seeds}. Intervals and p-values "
         "of these metrics have this spread; where the seeds do not suffice, they are those of Student's t over all "
         "seeds."
     ]
+    if wider:
+        said.append(f"The intervals of these differences to the reference are wider than asked: {'; '.join(wider)}.")
+    return said
 
 
 def _has_noise(effects: Sequence[Effect]) -> bool:
