@@ -17,7 +17,7 @@ from transformer_jax.sweeps.report.formatting import (
     unfinished,
     without_number,
 )
-from transformer_jax.sweeps.report.number_text import interval, p_value
+from transformer_jax.sweeps.report.number_text import interval, number_text, p_value
 from transformer_jax.sweeps.report.order import Order, order
 from transformer_jax.sweeps.report.summary import Row
 from transformer_jax.sweeps.report.variants import Variant

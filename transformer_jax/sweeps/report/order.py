@@ -9,30 +9,30 @@ from typing import NamedTuple
 
 from transformer_jax.sweeps.contrasts import Term
 from transformer_jax.sweeps.report.collect import StudyResults
-from transformer_jax.sweeps.report.effects import EXACT_SEEDS, measured_difference
+from transformer_jax.sweeps.report.effects import EXACT_SEEDS, Measured, measured_difference
 from transformer_jax.sweeps.report.variants import Variant
-from transformer_jax.sweeps.statistics import LEVEL, Difference, estimate, holm, seeds_to_find
+from transformer_jax.sweeps.statistics import LEVEL, estimate, holm, seeds_to_find
 
 
 class Order(NamedTuple):
     """variants: those whose trials have all finished, the best mean first. p_values: of every pair of their indices,
     corrected by Holm's method for the number of pairs. apart: the pairs that differ. is_open: a variant without a mean,
     since a trial has not reached the value of `StepsTo`, may be better than the first. measured: the difference of
-    every pair, and its standard deviation over the seeds.
+    every pair.
     """
 
     variants: Sequence[Variant]
     p_values: dict[tuple[int, int], float]
     apart: frozenset[tuple[int, int]]
     is_open: bool = False
-    measured: Mapping[tuple[int, int], tuple[Difference, float]] = {}
+    measured: Mapping[tuple[int, int], Measured] = {}
 
     def seeds_to_decide(self, pair: tuple[int, int]) -> int | None:
         """Return the number of seeds that find the measured difference of a pair with 80 % power; None if above 100.
 
         The level of the test is 5 % divided by the number of pairs. The measured spread is taken for the true one.
         """
-        difference, spread = self.measured[pair]
+        difference, spread = self.measured[pair].difference, self.measured[pair].spread
         tested = sum(not math.isnan(p_value) for p_value in self.p_values.values())
         found = seeds_to_find(difference.mean, spread, LEVEL / max(1, tested))
         return None if found is None else max(found, difference.count + 1)
@@ -72,7 +72,7 @@ def order(results: StudyResults, metric: str) -> Order:
     variants = [of for of, _ in ranked]
     pairs = list(itertools.combinations(range(len(variants)), 2))
     measured = [_difference(results, metric, variants[a], variants[b]) for a, b in pairs]
-    found = [difference for difference, _ in measured]
+    found = [of.difference for of in measured]
     corrected = holm([difference.p_value for difference in found])
     apart = (
         pair
@@ -95,6 +95,6 @@ def _least_mean(variant: Variant, metric: str) -> float | None:
     return math.fsum(known + reached) / (len(known) + len(reached))
 
 
-def _difference(results: StudyResults, metric: str, one: Variant, other: Variant) -> tuple[Difference, float]:
+def _difference(results: StudyResults, metric: str, one: Variant, other: Variant) -> Measured:
     terms = (Term(1, one.labels), Term(-1, other.labels))
     return measured_difference(results, metric, terms, (one, other))
