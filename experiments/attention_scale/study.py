@@ -2,6 +2,7 @@
 
 from transformer_jax.sweeps.figures import Curves, MetricByAxis
 from transformer_jax.sweeps.study import Axis, Metric, Study, over
+from transformer_jax.sweeps.tuning import Tuned
 
 
 def measure(scorer):
@@ -23,6 +24,7 @@ _WIDTH = 256
 STUDY = Study(
     question="What does dividing attention logits by sqrt(d_k) do, and from which d_k on does it matter?",
     baseline="configs/quickstart.py",
+    not_shown="longer training, or models without a warm-up.",
     axes=(
         over("model.attention_scale", True, False, name="scaled"),
         # d_k follows from num_heads, not from head_dim alone: Glorot's bound depends on a matrix's outputs, so queries
@@ -32,20 +34,25 @@ STUDY = Study(
     settings={
         "model.emb_dim": _WIDTH,
         "data.tokens_per_batch": 1024,
+        "optimizer.warmup_steps": 67,
         "training.num_train_steps": 333,
         "training.log_every_steps": 20,
         "training.eval_every_steps": 500,
         "training.checkpoint_every_steps": 500,
     },
+    tuned=Tuned("optimizer.learning_rate", factors=(0.5, 1, 2)),
     metrics=(
-        Metric("test/loss", "min"),
-        Metric("test/exact_match", "max"),
+        Metric("test/sacrebleu"),
+        Metric("test/loss"),
         Metric("start/attention_entropy"),
         Metric("trained/attention_entropy"),
         Metric("start/query_key_gradient_norm"),
     ),
     contrasts=("scaled",),
+    seeds=(0, 1, 2, 3, 4),
+    precision={"test/sacrebleu": 3},
     figures=(
+        MetricByAxis("test/sacrebleu", x="d_k", by="scaled", log_x=True),
         MetricByAxis("test/loss", x="d_k", by="scaled", log_x=True),
         MetricByAxis("start/attention_entropy", x="d_k", by="scaled", log_x=True),
         MetricByAxis("start/query_key_gradient_norm", x="d_k", by="scaled", log_x=True, log_y=True),

@@ -95,8 +95,9 @@ STUDY = Study(
     metrics=(Metric("valid/loss"), StepsTo("valid/loss", 2.0)),
     figures=(MetricByVariant("valid/loss"), Curves("valid/loss")),
     settings={
-        "optimizer.learning_rate": 1e-3,
-        "training.eval_every_steps": 100,
+        "optimizer.learning_rate": 2e-3,
+        "training.num_train_steps": 1000,
+        "training.eval_every_steps": 200,
         "training.checkpoint_every_steps": 500,
         "training.keep_last": 1,
     },

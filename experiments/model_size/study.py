@@ -3,6 +3,7 @@
 from experiments.model_size import law
 from transformer_jax.sweeps.figures import CustomFigure
 from transformer_jax.sweeps.study import Axis, Metric, Study
+from transformer_jax.sweeps.tuning import Tuned
 
 WIDTHS = (32, 48, 64, 96, 128, 192)
 LENGTHS = (250, 500, 1000)
@@ -30,6 +31,7 @@ STUDY = Study(
         "training.checkpoint_every_steps": 500,
         "training.keep_last": 1,
     },
+    tuned=Tuned("optimizer.learning_rate", factors=(0.5, 1, 2)),
     metrics=(Metric(law.LOSS), Metric(law.PARAMETERS), Metric(law.STEPS), Metric(law.FLOPS)),
     figures=(
         CustomFigure(

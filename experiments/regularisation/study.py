@@ -2,6 +2,7 @@
 
 from transformer_jax.sweeps.figures import Curves, MetricByVariant
 from transformer_jax.sweeps.study import Axis, Metric, Study
+from transformer_jax.sweeps.tuning import Tuned
 
 _DROPOUT = {f"dropout_{rate:g}": {"model.dropout_rate": rate} for rate in (0.1, 0.2, 0.3)}
 _SMOOTHING = {f"smoothing_{mass:g}": {"training.label_smoothing": mass} for mass in (0.1, 0.2)}
@@ -9,6 +10,7 @@ _SMOOTHING = {f"smoothing_{mass:g}": {"training.label_smoothing": mass} for mass
 STUDY = Study(
     question="What do dropout, label smoothing and clipping do to perplexity, and what to BLEU?",
     baseline="configs/quickstart.py",
+    not_shown="larger models, which overfit sooner, and longer training.",
     axes=(
         Axis(
             "regularisation",
@@ -28,6 +30,10 @@ STUDY = Study(
         "training.eval_every_steps": 500,
         "training.checkpoint_every_steps": 500,
     },
+    tuned=Tuned("optimizer.learning_rate", factors=(0.5, 1, 2)),
+    contrasts=("regularisation",),
+    seeds=(0, 1, 2, 3, 4),
+    precision={"test/sacrebleu": 3},
     metrics=(
         Metric("test/sacrebleu", "max"),
         Metric("test/perplexity", "min"),
