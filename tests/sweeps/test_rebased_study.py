@@ -37,7 +37,7 @@ def test_a_study_of_encoder_decoders_asks_a_language_model(name, variants):
     found, notes = adapted(code)
     assert found.baseline == "language_model"
     assert [metric.name for metric in found.metrics if metric.direction] == ["test/loss"]
-    assert notes[-1] == "left out: metrics test/exact_match, test/sacrebleu"
+    assert notes[-1] == "left out: metrics test/sacrebleu, test/exact_match"
     trials = grid(found, {"training.num_train_steps": "9000"}).trials
     assert len({trial.variant for trial in trials}) == variants
     assert {trial.config.model.architecture for trial in trials} == {"decoder_only"}

@@ -292,6 +292,25 @@ def test_sizes_are_equal_before_the_tuning(tmp_path):
         assert trial.config.optimizer.learning_rate == pytest.approx(8 * OWN)
 
 
+def test_variants_that_are_the_same_experiment_are_tuned_once(tmp_path):
+    heads = Axis("heads", {"one": {"model.num_heads": 1}, "two": {"model.num_heads": 2}, "2": {"model.num_heads": 2}})
+    executor, search = (
+        Executor(bowl({"post": (1.6,)})),
+        TuningGrid(Space(study(heads), {"model.norm_position": "post"})),
+    )
+    assert Sweep(search, search.study.metrics, tmp_path, executor).run(lambda _: None)
+    assert len(executor.started) == 2 * 5
+    assert not any("heads=2" in name for name in executor.started)
+    assert {of[RATE] for of in search.tuned_study().chosen.values()} == {4 * OWN}
+    assert grid(search.tuned_study(), {"model.norm_position": "post"}).same == {"heads=2": "heads=two"}
+
+
+def test_decoders_of_one_training_share_their_tuning():
+    beams = Axis("beam", {"1": {}, "4": {"decode.beam_size": 4}})
+    found = TuningGrid(Space(study(beams), {})).next([])
+    assert [trial.trained_by for trial in found[3:]] == [trial.name for trial in found[:3]]
+
+
 def test_all_rates_of_a_variant_are_one_program():
     assert [len(group) for group in groups(TuningGrid(Space(study(), {})).next([]))] == [3, 3]
 
