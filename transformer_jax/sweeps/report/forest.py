@@ -25,8 +25,7 @@ CAPTION = (
 )
 _MARKERS: dict[Verdict, str] = {"ahead": "D", "equal": "s", "undecided": "D", "": "o"}
 _DOTS = "#9298a3"  # visible on light and dark pages
-_SIZE = 0.92  # of the font size of other figures
-_LABEL, _SIDE, _BOTH_SIDES = 22, 14, 26  # characters that fit
+_LABEL, _SIDE, _BOTH_SIDES = 22, 14, 24  # characters that fit
 _LINE = 1.3 / 72  # height of a line of text, in inches per point of its size
 _JITTER = 0.618034  # of the golden ratio, whose multiples are spread evenly
 
@@ -63,10 +62,10 @@ def draw_forest(effects: Sequence[Effect], canvas: Any, results: StudyResults) -
     A panel per metric, a row per contrast and condition. The vertical axis is in inches.
     """
     shown = panels(effects, results)
-    size = results.style.font_size * _SIZE
+    size = results.style.font_size
     rows = [list(_rows(own, results)) for _, own in shown]
     heights = [[row.lines * _LINE * size + 0.1 for row in of] for of in rows]
-    canvas.set_figheight(math.fsum(map(math.fsum, heights)) + len(shown) * 3.8 * _LINE * results.style.font_size + 0.1)
+    canvas.set_figheight(math.fsum(map(math.fsum, heights)) + len(shown) * 3.8 * _LINE * size + 0.1)
     all_axes = canvas.subplots(len(shown), squeeze=False, height_ratios=list(map(math.fsum, heights)))[:, 0]
     for axes, (metric, own), of, height in zip(all_axes, shown, rows, heights, strict=True):
         _panel(axes, metric, own, list(zip(of, height, strict=True)), size, results)
