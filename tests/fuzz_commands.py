@@ -252,7 +252,22 @@ def results(case: Case) -> Outcome:
     return Outcome(["report", f"--workdir={copy}"])
 
 
+def style(case: Case) -> Outcome:
+    """Report a study with figures in a wrong style."""
+    values = {
+        **{"width": 3.3, "height": 2, "font": "serif", "font_size": 8, "colours": ["#004488", "#BB5566"]},
+        **{"colour_map": "viridis", "labels": {"num_heads": "heads", "num_heads=1": "one", "test/loss": "loss"}},
+    }
+    file = case.folder / "style.json"
+    if case.chance(0.2):
+        file.write_bytes(case.choice([b"[]", b"3", b"null", b"[" * 100_000, b"\xff\xfe"]))
+    else:
+        file.write_text(json.dumps(case.json(values)))
+    workdir = case.bench.study() / "runs" / "heads"
+    return Outcome(["report", f"--workdir={workdir}", f"--output={case.folder / 'out'}", f"--style={file}"])
+
+
 MAKERS: tuple[Maker, ...] = (
     *(flags, flags, flags, overrides, overrides, config, json_config, study_file, pretraining),
-    *(test_files, test_sets, compare, looks, stdin, decode, results),
+    *(test_files, test_sets, compare, looks, stdin, decode, results, style),
 )

@@ -224,7 +224,7 @@ def test_contrasts_without_conditions_are_rows_of_one_head(tmp_path):
     results = collect(*write_workdir(tmp_path, 'contrasts=("num_heads",),', STUDY))
     (match, _), alt = drawn(effects(results), results)
     labels = [label.get_text().partition("\n")[0] for label in match.get_yticklabels()]
-    assert labels == ["", *(f"{heads} against 1" for heads in (2, 4, 8, 16))]
+    assert labels == ["num_heads", *(f"{heads} against 1" for heads in (2, 4, 8, 16))]
     assert [text.get_text() for text in match.texts][:2] == ["◀ 1 ahead", "first ahead ▶"]
     assert "num_heads: 2 against 1: " in alt
 
@@ -240,3 +240,18 @@ def test_an_edited_table_of_differences_is_refused_and_a_missing_one_is_made_aga
     results = collect_results(folder)
     write_report(results, summarise(results), effects(results), folder)
     assert file.read_text() == before
+
+
+def test_an_interaction_says_who_gains_and_from_where_to_where(tmp_path):
+    text = CROSSED.replace('contrasts=("num_heads", "norm")', 'contrasts=(Interaction("norm", "num_heads"),)')
+    results = collect(*write_workdir(tmp_path, text=text))
+    found = effects(results)
+    (match, _), alt = drawn(found, results)
+    labels = [" ".join(label.get_text().split()) for label in match.get_yticklabels()]
+    own = [effect for effect in found if effect.metric == "test/exact_match"]
+    for effect, label in zip(own, labels[1:], strict=True):
+        said = f"pre against post, from num_heads 1 to {effect.labels['num_heads']}"
+        assert label == f"{said} {interval(*effect.difference[:2], sign=True)}"
+        assert f"norm: {said}: {interval(*effect.difference[:2], sign=True)}" in alt
+    assert labels[0] == "norm"
+    assert [text.get_text() for text in match.texts][:2] == ["◀ post gains", "pre gains ▶"]

@@ -149,6 +149,30 @@ def test_unfinished_trials_are_named_above_the_panels(made):
     assert "norm post, warmup no, depth 6: 2 finished, 1 of 3 not begun" in alt
 
 
+def test_a_training_of_two_variants_has_a_line_in_both_places(made):
+    """With two axes, every variant is where its values are."""
+    results = crossed(made, {"patch": ("2", "4"), "budget": ("tokens", "flops")})
+    one, two, three, _ = results.variants
+    same = dataclasses.replace(results.variants[3], trials=three.trials)
+    (axes,), (legend,), _ = drawn(
+        plots.curves, Curves("valid/loss"), dataclasses.replace(results, variants=(one, two, three, same))
+    )
+    assert len(lines_of(axes)) == 4
+    assert [text.get_text() for text in legend.get_texts()] == ["patch 2", "patch 4", "budget tokens", "budget flops"]
+
+
+def test_variants_that_differ_in_decoding_only_are_one_line(made):
+    results = crossed(made, {"norm": ("post", "pre"), "beam": ("1", "4")}, level=float)
+    one, _, three, _ = results.variants
+    variants = [
+        dataclasses.replace(of, trials=(one if at < 2 else three).trials) for at, of in enumerate(results.variants)
+    ]
+    (axes,), _, alt = drawn(plots.curves, Curves("valid/loss"), dataclasses.replace(results, variants=tuple(variants)))
+    assert len(lines_of(axes)) == 2
+    assert [text.get_text() for text in axes.texts] == ["post", "pre"]
+    assert "norm post, beam 1 and 4" in alt
+
+
 def test_labels_of_lines_that_are_several_variants():
     labels = [{"norm": "pre", "beam": "1"}, {"norm": "pre", "beam": "4"}]
     assert line_panels.joined_labels(labels) == {"norm": "pre", "beam": "1 and 4"}

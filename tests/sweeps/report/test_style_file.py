@@ -126,6 +126,21 @@ def test_labels_take_the_place_of_axes_values_and_metrics(results):
     assert titles == ["Test exact match", "V by step"]
 
 
+@pytest.mark.parametrize("words", [r"\frac{$", "$x_1$", "_hidden"])
+def test_words_are_shown_as_they_are(results, words):
+    given = styled(results, labels=dict.fromkeys(("norm", "pre", "num_heads=1", "test/loss", "valid/loss"), words))
+    shown = words.replace("$", r"\$")
+    for draw, figure in (
+        (forest.draw_forest, effects(given)),
+        (plots.dots, MetricByVariant("test/loss")),
+        (plots.lines, MetricByAxis("test/loss", x="num_heads")),
+        (plots.curves, Curves("valid/loss")),
+    ):
+        canvas, alt = drawn(draw, figure, given)
+        assert any(shown in text for text in texts_of(canvas))
+        assert words in alt
+
+
 def test_labels_and_colours_of_a_heat_map(results):
     made = crossed(results, {"width": ("1", "2"), "depth": ("1", "2")}, level=float)
     given = styled(made, labels={"width": "Breadth", "test/loss": "Loss!"}, colour_map="Greys")

@@ -25,24 +25,24 @@ CAPTION = (
 )
 _MARKERS: dict[Verdict, str] = {"ahead": "D", "equal": "s", "undecided": "D", "": "o"}
 _DOTS = "#9298a3"  # visible on light and dark pages
-_SIZE = 0.92  # of the font size of other figures
-_LABEL, _SIDE, _BOTH_SIDES = 22, 14, 26  # characters that fit
+_LABEL, _SIDE = 22, 14  # characters that fit
 _LINE = 1.3 / 72  # height of a line of text, in inches per point of its size
 _JITTER = 0.618034  # of the golden ratio, whose multiples are spread evenly
 
 
 class _Row(NamedTuple):
-    """A contrast, or, without an effect, the head of those below it. sides: who is ahead left and right of zero, on one
-    line if both fit."""
+    """A contrast, or, without an effect, the head of those below it.
+
+    sides: who is ahead left and right of zero, on two lines, since both may not fit on one.
+    """
 
     text: str
     effect: Effect | None = None
     sides: tuple[str, str] = ("", "")
-    has_two_lines: bool = False
 
     @property
     def lines(self) -> int:
-        return max(self.text.count("\n") + 1, 2 if self.effect is not None or self.has_two_lines else 1)
+        return max(self.text.count("\n") + 1, 2)
 
 
 def panels(effects: Sequence[Effect], results: StudyResults) -> list[tuple[str, list[Effect]]]:
@@ -63,10 +63,10 @@ def draw_forest(effects: Sequence[Effect], canvas: Any, results: StudyResults) -
     A panel per metric, a row per contrast and condition. The vertical axis is in inches.
     """
     shown = panels(effects, results)
-    size = results.style.font_size * _SIZE
+    size = results.style.font_size
     rows = [list(_rows(own, results)) for _, own in shown]
     heights = [[row.lines * _LINE * size + 0.1 for row in of] for of in rows]
-    canvas.set_figheight(math.fsum(map(math.fsum, heights)) + len(shown) * 3.8 * _LINE * results.style.font_size + 0.1)
+    canvas.set_figheight(math.fsum(map(math.fsum, heights)) + len(shown) * 3.8 * _LINE * size + 0.1)
     all_axes = canvas.subplots(len(shown), squeeze=False, height_ratios=list(map(math.fsum, heights)))[:, 0]
     for axes, (metric, own), of, height in zip(all_axes, shown, rows, heights, strict=True):
         _panel(axes, metric, own, list(zip(of, height, strict=True)), size, results)
@@ -98,7 +98,7 @@ def _panel(
         places.append(y)
         at += space
         if row.effect is None:
-            lift = 0.5 * _LINE * size * row.has_two_lines
+            lift = 0.5 * _LINE * size
             for side, x, align, sign in zip(row.sides, (0, 1), ("left", "right"), (-1, 1), strict=True):
                 place = x, y + sign * lift
                 words = axes.text(*place, literal(side), transform=axes.get_yaxis_transform(), ha=align, va="center")
@@ -140,23 +140,19 @@ def _draw_row(axes: Any, effect: Effect, y: float, lifts: dict[int, float], resu
 def _rows(effects: Sequence[Effect], results: StudyResults) -> Iterator[_Row]:
     """Yield a head for each contrast, and a row for each of its conditions.
 
-    Contrasts without conditions are rows below one head.
+    Contrasts of an axis without conditions are rows below one head.
     """
     groups: dict[tuple[str, ...], list[Effect]] = {}
     for effect in effects:
-        condition = () if effect.comparison.condition else ("",)
-        key = ("",) if condition else (effect.axis, *map(str, effect.comparison.against.values()), *_values(effect))
-        groups.setdefault(key, []).append(effect)
+        pair = (*effect.comparison.against.values(), *_values(effect)) if effect.comparison.condition else ()
+        groups.setdefault((effect.axis, *pair), []).append(effect)
     for group in groups.values():
-        alone = len(group) == 1
         has_condition = bool(group[0].comparison.condition)
-        head = _pair(group[0], results) if has_condition else ""
-        sides = _sides(group, results)
-        has_two_lines = len("".join(sides)) > results.style.fits(_BOTH_SIDES)
-        yield _Row(_wrapped(head, results.style), None, sides, has_two_lines)
+        head = _pair(group[0], results) if has_condition else results.style.axis(group[0].comparison.axes[0])
+        yield _Row(_wrapped(head, results.style), None, _sides(group, results))
         for effect in group:
             condition = results.style.words(effect.comparison.condition)
-            text = _wrapped(condition if has_condition else _pair(effect, results, alone), results.style)
+            text = _wrapped(condition if has_condition else _pair(effect, results, is_long=False), results.style)
             yield _Row(f"{text}\n{_size_of(effect)}", effect)
 
 
@@ -211,7 +207,7 @@ def _is_interaction(effect: Effect) -> bool:
 
 def _verdict(effect: Effect, results: StudyResults) -> str:
     if effect.verdict == "undecided" and not math.isnan(effect.corrected):
-        return f"undecided, needs {effect.seeds_to_decide or 'more than 100'} seeds"
+        return f"undecided, needs {effect.seeds_to_decide or '>100'} seeds"
     if effect.verdict != "ahead":
         return verdict_of(effect) if effect.verdict else ""
     name = _names(effect, results)[not effect.first_is_ahead]

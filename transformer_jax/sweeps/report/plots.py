@@ -93,10 +93,10 @@ def dots_height(results: StudyResults) -> float:
 
 
 def curves(figure: Curves, axes: Any, results: StudyResults) -> str:
-    trainings = _by_training(results.variants)
+    trainings = _trainings(results.variants, results)
     shown, note = _shown_lines([joined_labels([v.labels for v in alike]) for alike in trainings], results)
     if note:
-        trainings = _by_training(shown)
+        trainings = _trainings(shown, results)
     drawn, last, costs = [], [], []
     for alike in trainings:
         curve = _mean_curve(alike[0], figure)
@@ -242,12 +242,19 @@ def _shown(results: StudyResults, most: int) -> tuple[Sequence[Variant], str]:
     return [variants[i] for i in sorted(ranked[:most])], note
 
 
-def _by_training(variants: Sequence[Variant]) -> list[list[Variant]]:
-    """Return lists of variants whose trials have the same logs: they differ only in decoding or evaluation."""
+def _trainings(variants: Sequence[Variant], results: StudyResults) -> list[list[Variant]]:
+    """Return the variants of each line: together if their trials have the same logs, as with other decoding.
+
+    If lines differ in several axes, and some of them are of two values of such an axis, every variant has its own line.
+    """
     alike: dict[Any, list[Variant]] = {}
     for variant in variants:
         alike.setdefault(tuple((trial.log_file, trial.status) for trial in variant.trials), []).append(variant)
-    return list(alike.values())
+    trainings = list(alike.values())
+    values = plan([joined_labels([v.labels for v in of]) for of in trainings], results).values
+    varying = [axis for axis in values if len(values[axis]) > 1]
+    is_partly_joined = any({variant.labels[axis] for variant in variants} != {*values[axis]} for axis in varying)
+    return [[variant] for variant in variants] if len(varying) > 1 and is_partly_joined else trainings
 
 
 def _mean_curve(variant: Variant, figure: Curves) -> dict[float, Estimate]:

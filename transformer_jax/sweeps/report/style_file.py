@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def read_style(file: Path, results: StudyResults) -> Style:
         if name not in known:
             raise ConfigError(f"--style={file}: no key '{name}'{nearest(name, known)}; there are {', '.join(known)}")
         if problem := _CHECKS[name](value):
-            raise ConfigError(f"--style={file}: {name}={value!r}: {problem}")
+            raise ConfigError(f"--style={file}: {name}={reprlib.repr(value)}: {problem}")
     names = _names(results)
     for name in values.get("labels", {}):
         if name not in names:
@@ -84,7 +85,7 @@ def _colours(value: Any) -> str:
         return f"expected a list of 2 to {_MOST_COLOURS} colours"
     for colour in value:
         if not isinstance(colour, str) or not re.fullmatch("#[0-9a-fA-F]{6}", colour):
-            return f"{colour!r}: expected a colour such as #0072B2"
+            return f"{reprlib.repr(colour)}: expected a colour such as #0072B2"
         if colour.lower() in IN_THE_DARK:
             return f"{colour} is that of ground, text or grid, which changes on a dark page"
     return "" if len({colour.lower() for colour in value}) == len(value) else "has a colour twice"
