@@ -206,6 +206,7 @@ def _matched(
 def _count_results(arguments: Arguments, stages: Sequence[_Stage], folder: Path, workdir: Path) -> None:
     """Write the trials of --results that count as finished into the work directory."""
     from transformer_jax.sweeps.committed_trials import count_finished
+    from transformer_jax.sweeps.results import RESULT
     from transformer_jax.sweeps.search.search import SearchOptions
     from transformer_jax.sweeps.search.storage import check_claim, record_search
 
@@ -217,8 +218,15 @@ def _count_results(arguments: Arguments, stages: Sequence[_Stage], folder: Path,
         options = SearchOptions() if stage.is_pretraining else _search_options(values)
         check_claim(of.workdir, options)
         record_search(of.workdir, options)
+    before = sum(
+        (of.folder(trial) / RESULT).exists()
+        for of, names in zip(reversed(trials), (found.study, found.first), strict=False)
+        for trial in of.trials
+        if trial.name in names
+    )
     count, notes = count_finished(found, trials[-1], trials[0] if len(trials) > 1 else None)
-    print(f"{values.results}: {count} trials count as finished here", file=sys.stderr)
+    already = f", and {before} were finished here before" if before else ""
+    print(f"{values.results}: {count} trials count as finished here{already}", file=sys.stderr)
     for note in notes:
         print(note, file=sys.stderr)
 
