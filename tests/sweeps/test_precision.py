@@ -133,6 +133,19 @@ def test_intervals_of_normal_differences_cover_what_they_say(width, most):
     assert 94 <= coverage(DRAWS["normal"], width, most) <= 97
 
 
+@pytest.mark.parametrize(("width", "low", "high"), [(1.0, 0.27, 0.36), (1.5, 0.51, 0.60), (2.0, 0.78, 0.86)])
+def test_how_often_no_difference_is_called_equal(width, low, high):
+    """The shares in docs/studies.md, within three standard errors of 1500 studies."""
+    draw = np.random.default_rng(0).normal
+    equal = 0
+    for _ in range(1500):
+        pilot = list(draw(size=5))
+        found = pilot + list(draw(size=min(stein_seeds([pilot], width), 10) - 5))
+        difference = two_stage_difference(found, 5, width, 1.0)
+        equal += abs(difference.mean) + difference.half_width <= width
+    assert low < equal / 1500 < high
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "low", "high"), [("exponential", 86, 90), ("lognormal", 80, 85)])
 def test_intervals_of_skewed_differences_cover_less(name, low, high):
