@@ -276,6 +276,21 @@ def test_the_page_says_what_was_asked_first(tmp_path):
     assert asked(collect(workdir)) == ""  # the same contrast in other words
 
 
+def test_seeds_that_are_added_by_hand_are_named(tmp_path):
+    workdir = tmp_path / "w"
+    listed = study(precision={}, seeds=(0, 1))
+    swept(workdir, listed)
+    assert not any("added" in note for note in notes(collect(workdir), [], []))
+    claim_sweep(workdir, tmp_path / "why", declaration_of(dataclasses.replace(listed, seeds=(0, 1, 2, 7))))
+    assert any(
+        note.startswith("Seeds 2, 7 were added to the study after its first trial.")
+        for note in notes(collect(workdir), [], [])
+    )
+    swept(tmp_path / "two_stages", study())  # the seeds of a second stage are not chosen by hand
+    assert len(seeds_in(tmp_path / "two_stages")) > 5
+    assert not any("added" in note for note in notes(collect(tmp_path / "two_stages"), [], []))
+
+
 def test_precision_is_recorded(tmp_path):
     recorded = declared_study(json.loads(json.dumps(declaration_of(study(max_seeds=7)))), tmp_path)
     assert (recorded.precision, recorded.max_seeds, recorded.seeds) == ({METRIC: 0.1}, 7, (0, 1, 2, 3, 4))

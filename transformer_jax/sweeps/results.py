@@ -154,11 +154,11 @@ def claim_sweep(
 
 
 def asked_by(declaration: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return what a study asks, of its declaration: contrasts, metrics and widths, and the sha256 of these."""
+    """Return what a study asks, of its declaration: contrasts, metrics and widths, the sha256 of these, and seeds."""
     if declaration is None:
         return None
     asked = {name: declaration[name] for name in _ASKED}
-    return asked | {"sha256": _text_sha256(json_text(asked))}
+    return asked | {"sha256": _text_sha256(json_text(asked)), "seeds": declaration["seeds"]}
 
 
 def changes_of(record: Mapping[str, Any], declaration: Mapping[str, Any]) -> list[str] | None:

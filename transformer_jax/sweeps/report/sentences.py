@@ -83,6 +83,12 @@ def notes(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect])
             f"Contrasts, metrics and widths are those declared before the first trial (sha256 "
             f"{results.asked.sha256[:12]})."
         )
+    if results.asked is not None and (added := results.asked.added(results.study.seeds)):
+        said.append(
+            f"{_seeds(added).capitalize()} {'was' if len(added) == 1 else 'were'} added to the study after its first "
+            "trial. If results were a reason for it, intervals are too short and p-values too small; a number of seeds "
+            "that follows from a precision has neither fault."
+        )
     few = f"{fewest} {'seed says' if fewest == 1 else 'seeds say'} little" if fewest < 5 else "Few seeds say little"
     said.append(
         f"{few} about small effects: intervals are wide. Intervals and p-values assume normally distributed values, "
