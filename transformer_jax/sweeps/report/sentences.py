@@ -22,6 +22,7 @@ _PAIRED = (
     "the mean over the seeds that both have, since trials with the same seed share data order and initial draws. p is "
     "the p-value of the two-sided paired t-test, corrected by the method of Holm 1979"
 )
+_UNDECIDED = "is not decided: the other seeds are a selection."
 _COMMONLY = "A difference with p below 0.05 is commonly called significant."
 
 
@@ -140,8 +141,12 @@ def _verdicts(results: StudyResults, effects: Sequence[Effect]) -> list[str]:
         "A value is ahead if the interval excludes 0 and p is below 0.05. Otherwise the contrast is undecided, unless "
         "the study declares a width and both ends of the interval are within it: then the values are equal."
     ]
-    if any(effect.verdict == "not compared" for effect in effects):
-        said.append("A contrast with a trial that has not finished is not decided: the other seeds are a selection.")
+    not_compared = [effect for effect in effects if effect.verdict == "not compared"]
+    is_whole = [all(variant.is_complete for variant in effect.variants) for effect in not_compared]
+    if not all(is_whole):
+        said.append(f"A contrast with a trial that has not finished {_UNDECIDED}")
+    if any(is_whole):
+        said.append(f"A contrast with a trial that has no number in the metric {_UNDECIDED}")
     smallest = []
     for metric in results.study.metrics:
         known = [effect.smallest for effect in effects if effect.metric == metric.name and effect.smallest > 0]
