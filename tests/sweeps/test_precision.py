@@ -365,6 +365,7 @@ def test_fewer_seeds_than_there_are(tmp_path, capsys):
         (["--until=valid/loss: 0.1", "--max_seeds=3"], "max_seeds=3: the first stage has 5 seeds already"),
         (["--max_seeds=8"], "--max_seeds: the study lists its seeds"),
         (["--until=valid/loss: 0.1", "--search=random", "--num_trials=2"], "--until: needs --search=grid, not random"),
+        (["--until=valid/loss: 0.1", "--search=random", "--num_trials=2", "--dry_run"], "--until: needs --search=grid"),
         (["--until=valid/los: 0.1"], "precision: the study has no metric 'valid/los'"),
     ):
         assert main([*command, *flags]) == 2

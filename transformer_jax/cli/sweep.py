@@ -121,13 +121,10 @@ def run(arguments: Arguments) -> int:
     workdir = Path(arguments.required("workdir"))
 
     from transformer_jax.sweeps.search.best import best
-    from transformer_jax.sweeps.search.search import SearchOptions, check_options
+    from transformer_jax.sweeps.search.search import SearchOptions
 
-    options = _search_options(values)
-    check_options(options)
+    options = _checked_search_options(values)
     _check_flags_of_executors(values)
-    if values.until is not None and options.name != "grid":
-        raise ConfigError(f"--until: needs --search=grid, not {options.name}")
     standings: list[Standing] = []
     stages = _stages(arguments, folder, {"data.cache_dir": str((workdir / "token_cache").absolute())})
     if values.verify is not None:
@@ -342,10 +339,8 @@ def _planned(stage: _Stage, options: SearchOptions) -> tuple[list[Trial], list[s
 
 def _dry_run(arguments: Arguments, folder: Path) -> int:
     from transformer_jax.sweeps.dry_run import print_plan, programs_of
-    from transformer_jax.sweeps.search.search import check_options
 
-    options = _search_options(arguments.flags)
-    check_options(options)
+    options = _checked_search_options(arguments.flags)
     for stage in _stages(arguments, folder, {}):
         trials, notes = _planned(stage, options)
         if options.name == "tpe" and not stage.is_pretraining:
@@ -369,6 +364,17 @@ def _given(arguments: Arguments) -> Given:
         f"--{'' if name.startswith(prefix) else 'config.'}{name}={value}" for name, value in arguments.overrides.items()
     ]
     return Given(values.study, values.workdir, values.config, overrides)
+
+
+def _checked_search_options(values: flags.FlagValues) -> SearchOptions:
+    """Return the options of the search; raise ConfigError for those that cannot be, or not with --until."""
+    from transformer_jax.sweeps.search.search import check_options
+
+    options = _search_options(values)
+    check_options(options)
+    if values.until is not None and options.name != "grid":
+        raise ConfigError(f"--until: needs --search=grid, not {options.name}")
+    return options
 
 
 def _search_options(values: flags.FlagValues) -> SearchOptions:
