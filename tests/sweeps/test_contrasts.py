@@ -112,6 +112,10 @@ def study(*declared):
         (lambda: study("norm", Contrast("norm", "pre", "post")), "contrasts: norm: pre minus post twice"),
         (lambda: study(Contrast("heads", "2", "4"), Contrast("heads", "4", "2")), "heads: 4 minus 2 twice"),
         (lambda: study(Interaction("norm", "heads"), Interaction("heads", "norm")), "heads by norm twice"),
+        (
+            lambda: Study("?", "quickstart", study().axes, study().metrics, contrasts=("norm")),
+            "'norm': expected a tuple",
+        ),
     ],
 )
 def test_wrong_contrasts_are_refused(make, message):

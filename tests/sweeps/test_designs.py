@@ -1,5 +1,6 @@
 """Walks, and the last model without one step each."""
 
+import dataclasses
 import json
 import re
 
@@ -81,6 +82,9 @@ def test_both_are_one_axis_and_share_what_is_the_same():
 def test_contrasts_of_a_study_may_say_more():
     said = Contrast("model", "pre", "2017", says="{a} is easier than {b}")
     assert study(Walk(STEPS[:3]), contrasts=(said,)).contrasts == (said, Contrast("model", "rotary", "pre"))
+    named = study(Walk(STEPS[:3]), contrasts=("model",))  # each against the first, which pre has to have anyway
+    assert named.contrasts == ("model", Contrast("model", "rotary", "pre"))
+    assert dataclasses.replace(named).contrasts == named.contrasts
 
 
 def test_other_axes_are_conditions():

@@ -133,6 +133,19 @@ def test_intervals_of_normal_differences_cover_what_they_say(width, most):
     assert 94 <= coverage(DRAWS["normal"], width, most) <= 97
 
 
+@pytest.mark.parametrize(("width", "low", "high"), [(1.0, 0.27, 0.36), (1.5, 0.51, 0.60), (2.0, 0.78, 0.86)])
+def test_how_often_no_difference_is_called_equal(width, low, high):
+    """The shares in docs/studies.md, within three standard errors of 1500 studies."""
+    draw = np.random.default_rng(0).normal
+    equal = 0
+    for _ in range(1500):
+        pilot = list(draw(size=5))
+        found = pilot + list(draw(size=min(stein_seeds([pilot], width), 10) - 5))
+        difference = two_stage_difference(found, 5, width, 1.0)
+        equal += abs(difference.mean) + difference.half_width <= width
+    assert low < equal / 1500 < high
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "low", "high"), [("exponential", 86, 90), ("lognormal", 80, 85)])
 def test_intervals_of_skewed_differences_cover_less(name, low, high):
@@ -263,6 +276,21 @@ def test_the_page_says_what_was_asked_first(tmp_path):
     assert asked(collect(workdir)) == ""  # the same contrast in other words
 
 
+def test_seeds_that_are_added_by_hand_are_named(tmp_path):
+    workdir = tmp_path / "w"
+    listed = study(precision={}, seeds=(0, 1))
+    swept(workdir, listed)
+    assert not any("added" in note for note in notes(collect(workdir), [], []))
+    claim_sweep(workdir, tmp_path / "why", declaration_of(dataclasses.replace(listed, seeds=(0, 1, 2, 7))))
+    assert any(
+        note.startswith("Seeds 2, 7 were added to the study after its first trial.")
+        for note in notes(collect(workdir), [], [])
+    )
+    swept(tmp_path / "two_stages", study())  # the seeds of a second stage are not chosen by hand
+    assert len(seeds_in(tmp_path / "two_stages")) > 5
+    assert not any("added" in note for note in notes(collect(tmp_path / "two_stages"), [], []))
+
+
 def test_precision_is_recorded(tmp_path):
     recorded = declared_study(json.loads(json.dumps(declaration_of(study(max_seeds=7)))), tmp_path)
     assert (recorded.precision, recorded.max_seeds, recorded.seeds) == ({METRIC: 0.1}, 7, (0, 1, 2, 3, 4))
@@ -337,6 +365,7 @@ def test_fewer_seeds_than_there_are(tmp_path, capsys):
         (["--until=valid/loss: 0.1", "--max_seeds=3"], "max_seeds=3: the first stage has 5 seeds already"),
         (["--max_seeds=8"], "--max_seeds: the study lists its seeds"),
         (["--until=valid/loss: 0.1", "--search=random", "--num_trials=2"], "--until: needs --search=grid, not random"),
+        (["--until=valid/loss: 0.1", "--search=random", "--num_trials=2", "--dry_run"], "--until: needs --search=grid"),
         (["--until=valid/los: 0.1"], "precision: the study has no metric 'valid/los'"),
     ):
         assert main([*command, *flags]) == 2

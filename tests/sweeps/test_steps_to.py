@@ -16,6 +16,7 @@ from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.effects import effects
 from transformer_jax.sweeps.report.formatting import estimate_of, metric_label
 from transformer_jax.sweeps.report.order import order
+from transformer_jax.sweeps.report.sentences import notes
 from transformer_jax.sweeps.report.summary import summarise
 from transformer_jax.sweeps.results import RESULT, TRIALS, claim_sweep, read_result, write_spec
 from transformer_jax.sweeps.steps_to import Target, target_of
@@ -173,6 +174,9 @@ def test_a_contrast_with_trials_that_do_not_reach_it_is_not_compared(tmp_path):
     assert math.isnan(effect.difference.mean)
     (said,) = answer(results, summarise(results), effects(results))
     assert said == "num_heads 2 against num_heads 1: not compared (num_heads=2: not reached by 1 of 3 seeds)."
+    explained = " ".join(notes(results, [], effects(results)))
+    assert "with a trial that has no number in the metric is not decided: the other seeds are a selection" in explained
+    assert "not finished is" not in explained
 
 
 @pytest.mark.slow

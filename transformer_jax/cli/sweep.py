@@ -127,13 +127,10 @@ def run(arguments: Arguments) -> int:
     workdir = Path(arguments.required("workdir"))
 
     from transformer_jax.sweeps.search.best import best
-    from transformer_jax.sweeps.search.search import SearchOptions, check_options
+    from transformer_jax.sweeps.search.search import SearchOptions
 
-    options = _search_options(values)
-    check_options(options)
+    options = _checked_search_options(values)
     _check_flags_of_executors(values)
-    if values.until is not None and options.name != "grid":
-        raise ConfigError(f"--until: needs --search=grid, not {options.name}")
     standings: list[Standing] = []
     stages = _stages(arguments, folder, {"data.cache_dir": str((workdir / "token_cache").absolute())})
     if stages[-1].study.tuned is not None and options.name != "grid":
@@ -281,6 +278,7 @@ def _matched(
 def _count_results(arguments: Arguments, stages: Sequence[_Stage], folder: Path, workdir: Path) -> None:
     """Write the trials of --results that count as finished into the work directory."""
     from transformer_jax.sweeps.committed_trials import count_finished
+    from transformer_jax.sweeps.results import RESULT
     from transformer_jax.sweeps.search.search import SearchOptions
     from transformer_jax.sweeps.search.storage import check_claim, record_search
 
@@ -292,8 +290,15 @@ def _count_results(arguments: Arguments, stages: Sequence[_Stage], folder: Path,
         options = SearchOptions() if stage.is_pretraining else _search_options(values)
         check_claim(of.workdir, options)
         record_search(of.workdir, options)
+    before = sum(
+        (of.folder(trial) / RESULT).exists()
+        for of, names in zip(reversed(trials), (found.study, found.first), strict=False)
+        for trial in of.trials
+        if trial.name in names
+    )
     count, notes = count_finished(found, trials[-1], trials[0] if len(trials) > 1 else None)
-    print(f"{values.results}: {count} trials count as finished here", file=sys.stderr)
+    already = f", and {before} were finished here before" if before else ""
+    print(f"{values.results}: {count} trials count as finished here{already}", file=sys.stderr)
     for note in notes:
         print(note, file=sys.stderr)
 
@@ -415,10 +420,8 @@ def _planned(stage: _Stage, options: SearchOptions) -> tuple[list[Trial], list[s
 
 def _dry_run(arguments: Arguments, folder: Path) -> int:
     from transformer_jax.sweeps.dry_run import print_plan, programs_of
-    from transformer_jax.sweeps.search.search import check_options
 
-    options = _search_options(arguments.flags)
-    check_options(options)
+    options = _checked_search_options(arguments.flags)
     for stage in _stages(arguments, folder, {}):
         trials, notes = _planned(stage, options)
         programs: list[Program] = []
@@ -469,6 +472,17 @@ def _given(arguments: Arguments) -> Given:
         f"--{'' if name.startswith(prefix) else 'config.'}{name}={value}" for name, value in arguments.overrides.items()
     ]
     return Given(values.study, values.workdir, values.config, overrides)
+
+
+def _checked_search_options(values: flags.FlagValues) -> SearchOptions:
+    """Return the options of the search; raise ConfigError for those that cannot be, or not with --until."""
+    from transformer_jax.sweeps.search.search import check_options
+
+    options = _search_options(values)
+    check_options(options)
+    if values.until is not None and options.name != "grid":
+        raise ConfigError(f"--until: needs --search=grid, not {options.name}")
+    return options
 
 
 def _search_options(values: flags.FlagValues) -> SearchOptions:

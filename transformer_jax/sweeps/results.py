@@ -179,11 +179,11 @@ def check_tuned(workdir: Path, study: Study) -> None:
 
 
 def asked_by(declaration: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return what a study asks, of its declaration: contrasts, metrics, widths and tuning, and the sha256 of these."""
+    """Return what a declaration asks: contrasts, metrics, widths and tuning, the sha256 of these, and the seeds."""
     if declaration is None:
         return None
     asked = {name: declaration[name] for name in _ASKED if name != "tuned" or declaration[name] is not None}
-    return asked | {"sha256": _text_sha256(json_text(asked))}
+    return asked | {"sha256": _text_sha256(json_text(asked)), "seeds": declaration["seeds"]}
 
 
 def changes_of(record: Mapping[str, Any], declaration: Mapping[str, Any]) -> list[str] | None:
@@ -264,7 +264,10 @@ def check_seeds(workdir: Path, max_seeds: int) -> None:
         raise ConfigError(f"--max_seeds={max_seeds}: {workdir} has trials with {len(seeds)} seeds already")
 
 
-def check_labels(labels: Mapping[str, str], study: Study, folder: Path, place: Path) -> None:
+_MOVE = "restore the study, or move the trial's folder away, or run the changed study in another --workdir"
+
+
+def check_labels(labels: Mapping[str, str], study: Study, folder: Path, place: Path | str, cure: str = _MOVE) -> None:
     """Raise ConfigError if the trial in `place` does not belong to the study in `folder` as its file is now."""
     axes = {axis.name: axis for axis in study.axes}
     problem = ""
@@ -276,10 +279,7 @@ def check_labels(labels: Mapping[str, str], study: Study, folder: Path, place: P
             if isinstance(axis, Axis) and label not in axis.values:
                 problem = f"the axis '{name}' has no value '{label}' now{nearest(label, list(axis.values))}"
     if problem:
-        raise ConfigError(
-            f"{place}: is not a trial of {folder / FILE} as it is now: {problem}; restore the study, or move the "
-            "trial's folder away, or run the changed study in another --workdir"
-        )
+        raise ConfigError(f"{place}: is not a trial of {folder / FILE} as it is now: {problem}; {cure}")
 
 
 def read_spec(folder: Path) -> Spec:

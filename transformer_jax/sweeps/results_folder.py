@@ -359,7 +359,10 @@ def _why_none(path: Path) -> str:
     if not path.is_dir():
         return f"--results={path}: is not a folder; give the folder that `report` has written"
     if (path / TRIALS).is_dir():
-        return f"--results={path}: is the work directory of a sweep; give it as --workdir={path}"
+        return (
+            f"--results={path}: is the work directory of a sweep; `report` takes it as --workdir={path}, and `sweep` "
+            f"needs a folder that `report` has written, such as {path}/report"
+        )
     if (path / "results.csv").is_file():
         return (
             f"--results={path}: has no {TRIALS_FILE}, so an earlier version has written it, and the configs of its "

@@ -277,7 +277,14 @@ class Study:
         if taken := sorted(RESERVED_NAMES.intersection(axis.name for axis in self.axes)):
             raise ConfigError(f"axis '{taken[0]}': reports have a column of this name; choose another name")
         _check_values("reference", self.reference, axes)
+        if isinstance(self.contrasts, Declared):
+            raise ConfigError(f"contrasts={self.contrasts!r}: expected a tuple; one entry needs a comma behind it")
         pairs = {(one.axis, frozenset((one.a, one.b))) for one in self.contrasts if isinstance(one, Contrast)}
+        pairs |= {
+            (name, frozenset((value, self.reference_variant[name])))
+            for name in axes.keys() & {one for one in self.contrasts if isinstance(one, str)}
+            for value in axes[name].values
+        }
         brought = [one for axis in axes.values() for one in axis.contrasts]
         brought = [one for one in brought if (one.axis, frozenset((one.a, one.b))) not in pairs]
         object.__setattr__(self, "contrasts", (*self.contrasts, *brought))

@@ -154,7 +154,7 @@ def test_folders_that_are_not_of_results(folder, prototype, tmp_path, capsys):
     for place, message in (
         (tmp_path / "nowhere", "is not a folder"),
         (tmp_path / "empty", "has no trials.json, so it is not a folder that `report` has written"),
-        (workdir, f"is the work directory of a sweep; give it as --workdir={workdir}"),
+        (workdir, f"is the work directory of a sweep; `report` takes it as --workdir={workdir}, and `sweep` needs"),
     ):
         with pytest.raises(ConfigError, match=message):
             collect_results(place)
@@ -173,7 +173,7 @@ def test_a_study_that_has_changed_since_is_named(folder, tmp_path, caplog):
     assert "seeds, not_shown" in caplog.text
     assert results.variants[0].counts == {"finished": 3, "not begun": 1}
     write_study(tmp_path, text=STUDY.replace("1, 2, 4, 8, 16", "1, 2, 4, 8"))
-    with pytest.raises(ConfigError, match="'num_heads' has no value '16' now"):
+    with pytest.raises(ConfigError, match=r"results: num_heads=16.*has no value '16' now.*as --study$"):
         collect_results(folder, study)
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,6 +62,11 @@ class Asked(NamedTuple):
     def sha256(self) -> str:
         """The sha256 of `first`; empty if the record has none."""
         return str(self.first.get("sha256", ""))
+
+    def added(self, seeds: Sequence[int]) -> list[int]:
+        """Return which of the seeds that a study lists now it did not list then; none if that is not known."""
+        then = self.first.get("seeds")
+        return [seed for seed in seeds if seed not in then] if isinstance(then, list) else []
 
 
 @dataclasses.dataclass(frozen=True)

@@ -56,6 +56,8 @@ from transformer_jax.tasks.task import TASKS
 
 logger = logging.getLogger(__name__)
 
+_RESTORE = "restore the study, or give a folder with the study as it was as --study"
+
 
 def collect_results(path: Path, folder: Path | None = None) -> StudyResults:
     """Return the study in a results folder, as `collect` returns that of a work directory.
@@ -85,7 +87,7 @@ def collect_results(path: Path, folder: Path | None = None) -> StudyResults:
         study, place = loaded_study(folder, found.file, record), folder
     trials = _trial_results(found.trials, path)
     for trial in trials:
-        check_labels(trial.trial.labels, study, place, trial.folder)
+        check_labels(trial.trial.labels, study, place, f"--results={path}: {trial.trial.name}", _RESTORE)
     check_there_are_results(trials, study, f"--results={path}", f"--study={place} --workdir=... --results={path}")
     if without := [trial.folder.name for trial in trials if trial.ran and trial.ran.steps and not trial.log_lines]:
         logger.warning(
@@ -214,7 +216,7 @@ def _first(study: Study, found: ResultsFolder, path: Path, place: Path, code: Pa
         return None
     trials = _trial_results(found.first, path)
     for trial in trials:
-        check_labels(trial.trial.labels, study.pretraining, place, trial.folder)
+        check_labels(trial.trial.labels, study.pretraining, place, f"--results={path}: {trial.trial.name}", _RESTORE)
     variants = variants_of(trials, study.pretraining)
     return StudyResults(study.pretraining, place, path, variants, SearchOptions(), True, code, is_committed=True)
 

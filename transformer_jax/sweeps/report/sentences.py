@@ -25,6 +25,7 @@ _PAIRED = (
 _SEEDS_ONLY = "hold the noise of the seeds only, not that of a finite test set"
 _OF_MEANS = "those of means hold the noise of the seeds only"
 _MOST_NAMED = 8
+_UNDECIDED = "is not decided: the other seeds are a selection."
 _COMMONLY = "A difference with p below 0.05 is commonly called significant."
 
 
@@ -86,6 +87,12 @@ def notes(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect])
             "Contrasts, metrics and widths" if results.study.tuned is None else "Contrasts, metrics, widths and tuning"
         )
         said.append(f"{what} are those declared before the first trial (sha256 {results.asked.sha256[:12]}).")
+    if results.asked is not None and (added := results.asked.added(results.study.seeds)):
+        said.append(
+            f"{_seeds(added).capitalize()} {'was' if len(added) == 1 else 'were'} added to the study after its first "
+            "trial. If results were a reason for it, intervals are too short and p-values too small; a number of seeds "
+            "that follows from a precision has neither fault."
+        )
     said += _noise(results, effects)
     few = f"{fewest} {'seed says' if fewest == 1 else 'seeds say'} little" if fewest < 5 else "Few seeds say little"
     said.append(
@@ -171,8 +178,12 @@ def _verdicts(results: StudyResults, effects: Sequence[Effect]) -> list[str]:
         "A value is ahead if the interval excludes 0 and p is below 0.05. Otherwise the contrast is undecided, unless "
         "the study declares a width and both ends of the interval are within it: then the values are equal."
     ]
-    if any(effect.verdict == "not compared" for effect in effects):
-        said.append("A contrast with a trial that has not finished is not decided: the other seeds are a selection.")
+    not_compared = [effect for effect in effects if effect.verdict == "not compared"]
+    is_whole = [all(variant.is_complete for variant in effect.variants) for effect in not_compared]
+    if not all(is_whole):
+        said.append(f"A contrast with a trial that has not finished {_UNDECIDED}")
+    if any(is_whole):
+        said.append(f"A contrast with a trial that has no number in the metric {_UNDECIDED}")
     smallest = []
     for metric in results.study.metrics:
         known = [effect.smallest for effect in effects if effect.metric == metric.name and effect.smallest > 0]
