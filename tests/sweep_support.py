@@ -1,14 +1,22 @@
 """Shared by the tests of sweeps: a study of learning rates, and an executor that does not train."""
 
+import dataclasses
 import math
 from pathlib import Path
 
+import numpy as np
+import pytest
 from run_support import metric_lines, write_corpus
 
 from transformer_jax.metrics_file import format_line
-from transformer_jax.sweeps.results import RESULT, TRIALS, Result, pruned_because, read_result, read_spec
-from transformer_jax.sweeps.search.search import Listed
+from transformer_jax.sweeps.report.collect import collect
+from transformer_jax.sweeps.report.effects import Effect, effects
+from transformer_jax.sweeps.results import RESULT, TRIALS, Result, claim_sweep, pruned_because, read_result, read_spec
+from transformer_jax.sweeps.search import make_search
+from transformer_jax.sweeps.search.search import Listed, SearchOptions
+from transformer_jax.sweeps.statistics import deviation
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study, over
+from transformer_jax.sweeps.study_json import declaration_of
 from transformer_jax.sweeps.sweep import Sweep
 from transformer_jax.sweeps.trials import grid
 
@@ -98,3 +106,31 @@ def trained(study: Study, workdir: Path, executor, show=lambda standings: None):
     found = [read_result(workdir / TRIALS / trial.name) for trial in trials]
     assert {result.status for result in found} == {"finished"}
     return [result.metrics for result in found], [metric_lines(workdir / TRIALS / trial.name) for trial in trials]
+
+
+def needing_seven_seeds(study: Study, losses: list[float]) -> Study:
+    """Return the study of `tiny_study` with a contrast, and a width that its pilot needs two more seeds for.
+
+    Args: losses: of the ten trials of the pilot, in the order of the grid.
+    """
+    slow, fast = np.array(losses).reshape(2, 5)
+    width = 2.7764451 * deviation([*(fast - slow)]) / math.sqrt(6.5)
+    return dataclasses.replace(study, precision={"test/loss": width}, contrasts=("rate",))
+
+
+def run_two_stages(study: Study, workdir: Path, executor) -> tuple[Effect, str]:
+    """Train the trials of `needing_seven_seeds`; return its contrast, and what the search says of the seeds."""
+    claim_sweep(workdir, workdir.parent / "why", declaration_of(study))
+    search = make_search(study, {}, SearchOptions(), workdir, 2)
+    assert Sweep(search, study.metrics, workdir, executor, examples=True).run(lambda _: None)
+    (effect,) = (effect for effect in effects(collect(workdir)) if effect.metric == "test/loss")
+    return effect, search.outcome
+
+
+def assert_same_effect(one: Effect, other: Effect) -> None:
+    """Both have the same seeds, and the same numbers up to rounding."""
+    assert one.difference.count == other.difference.count == 7
+    assert one.difference == pytest.approx(other.difference, rel=1e-2)
+    assert one.seed_error == pytest.approx(other.seed_error, rel=1e-2)
+    assert one.noise is not None
+    assert one.noise == pytest.approx(other.noise, rel=1e-2)

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # also when run as a prog
 
 from run_support import ROOT, write_corpus
 
+from transformer_jax.cli.main import main as main_command
+from transformer_jax.sweeps.report.answer import answer
+from transformer_jax.sweeps.report.collect import collect
+from transformer_jax.sweeps.report.effects import effects
+from transformer_jax.sweeps.report.summary import summarise
+
 STUDY = """
 from transformer_jax.sweeps.study import Metric, Study, over
 
@@ -30,6 +37,7 @@ STUDY = Study(
     question="Does it come through?",
     baseline={baseline!r},
     axes=(over("model.dropout_rate", 0.1, 0.2),),
+    contrasts=("dropout_rate",),
     seeds=tuple(range({seeds})),
     settings={settings!r},
     metrics=(Metric("test/loss", "min"), Metric("test/exact_match", "max"), Metric("train/loss", "min")),
@@ -122,6 +130,41 @@ def test_a_worker_and_then_the_sweep_are_killed(tmp_path):
     assert len(results(tmp_path / "run")) == 2
     log = (tmp_path / "run.log").read_text()
     assert "its process exited with code -9 and is started again" in log
+
+
+@pytest.mark.slow
+def test_a_worker_and_then_the_sweep_are_killed_while_added_seeds_train(tmp_path):
+    """The width needs more than the one seed that --max_seeds allows beside the pilot; the reports are the same."""
+    study, flags = write_study(tmp_path, 10, 60), ("--until=test/loss: 1e-6", "--max_seeds=6")
+    assert start(study, tmp_path / "expected", "--executor=vmap").wait(timeout=600) == 0
+    shutil.copytree(tmp_path / "expected", tmp_path / "run")
+    assert start(study, tmp_path / "expected", *flags).wait(timeout=300) == 0
+
+    def checkpoints():
+        return len(list((tmp_path / "run").glob("trials/*seed=5/checkpoints/[0-9]*")))
+
+    process = start(study, tmp_path / "run", *flags)
+    victims = iter(["worker", "sweep"])
+    victim = next(victims)
+    while process.poll() is None:
+        time.sleep(0.01)
+        if victim == "worker" and checkpoints() >= 1:
+            os.kill(workers(tmp_path / "run")[0], signal.SIGKILL)
+            victim = next(victims)
+        elif victim == "sweep" and checkpoints() >= 3:
+            process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert start(study, tmp_path / "run", *flags).wait(timeout=300) == 0
+    assert results(tmp_path / "run") == results(tmp_path / "expected")
+    assert len(results(tmp_path / "run")) == 12
+    reports = []
+    for name in ("run", "expected"):
+        assert main_command(["report", f"--workdir={tmp_path / name}"]) == 0
+        files = ("summary.csv", "contrasts.csv", "example_noise.csv", "tables.tex")
+        found = collect(tmp_path / name)
+        said = answer(found, summarise(found), effects(found))
+        reports.append((said, *((tmp_path / name / "report" / file).read_bytes() for file in files)))
+    assert reports[0] == reports[1]
 
 
 def main() -> None:

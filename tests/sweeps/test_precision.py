@@ -4,14 +4,16 @@ import dataclasses
 import json
 import math
 import os
+import shutil
 import signal
 
 import numpy as np
 import pytest
 from run_support import write_corpus
 from scipy import stats
-from sweep_support import FakeExecutor, tiny_study, trained
+from sweep_support import FakeExecutor, needing_seven_seeds, run_two_stages, tiny_study, trained
 
+from transformer_jax.cli import sweep as sweep_command_module
 from transformer_jax.cli.main import main
 from transformer_jax.data.sources import load_source
 from transformer_jax.errors import ConfigError
@@ -27,6 +29,7 @@ from transformer_jax.sweeps.report.effects import effects
 from transformer_jax.sweeps.report.reproduction import sweep_command
 from transformer_jax.sweeps.report.sentences import asked, notes
 from transformer_jax.sweeps.report.summary import summarise
+from transformer_jax.sweeps.report.write import write_report
 from transformer_jax.sweeps.results import STUDY, TRIALS, claim_sweep, read_result, read_spec
 from transformer_jax.sweeps.search import make_search
 from transformer_jax.sweeps.search.search import SearchOptions
@@ -34,6 +37,7 @@ from transformer_jax.sweeps.statistics import mean_difference, stein_seeds, two_
 from transformer_jax.sweeps.study import Metric, Range, Study, load_study, over
 from transformer_jax.sweeps.study_json import declaration_of, declared_study
 from transformer_jax.sweeps.sweep import Sweep
+from transformer_jax.sweeps.trials import grid
 from transformer_jax.tasks.task import TASKS
 
 METRIC = "valid/loss"
@@ -373,26 +377,66 @@ def test_fewer_seeds_than_there_are(tmp_path, capsys):
         assert (workdir / STUDY).read_bytes() == before
 
 
+OF_STUDY = """
+from transformer_jax.sweeps.study import *
+
+NORM = over("model.norm_position", "post", "pre", name="norm")
+AXES = (NORM, over("model.num_heads", 1, 2, name="heads"))
+CONTRAST = Contrast("norm", "pre", "post")
+STUDY = Study("Why?", "configs/quickstart.py", AXES, (Metric("valid/loss", "min"),), contrasts=(CONTRAST,), PRECISION)
+"""
+
+
+@pytest.mark.parametrize("lost", ["nothing", "a seed of the second stage", "a seed of the pilot"])
+def test_seeds_of_the_second_stage_count_from_results(tmp_path, monkeypatch, capsys, lost):
+    """What is missing, and nothing else, is trained; the report is that of the first sweep."""
+    workdir, results, folder = tmp_path / "one", tmp_path / "results", tmp_path / "why"
+    folder.mkdir()
+    (folder / "study.py").write_text(OF_STUDY.replace("PRECISION", "precision={'valid/loss': 0.1}"))
+    count, _ = expected_seeds(study(), 0.06)
+    swept(workdir, study(), lambda config, seed: loss(config, seed, 0.06))
+    before = effects(collect(workdir))
+    corpus = load_source(grid(study()).trials[0].config.data).fingerprint()["sha256"]
+    for path in (workdir / TRIALS).iterdir():
+        dataclasses.replace(read_result(path), corpus=corpus, steps=100).write(path)
+    missing = {
+        "a seed of the second stage": "norm=pre,heads=2,seed=5",
+        "a seed of the pilot": "norm=pre,heads=2,seed=1",
+    }
+    if lost in missing:
+        shutil.rmtree(workdir / TRIALS / missing[lost])
+    there = collect(workdir)
+    write_report(there, summarise(there), effects(there), results)
+    executor = FakeExecutor(lambda config, seed: loss(config, seed, 0.06))
+    monkeypatch.setattr(sweep_command_module, "_executor", lambda *arguments: executor)
+    assert main(["sweep", f"--study={folder}", f"--workdir={tmp_path / 'two'}", f"--results={results}"]) == 0
+    assert executor.started == ([missing[lost]] if lost in missing else [])
+    err = capsys.readouterr().err
+    assert f"{20 - (lost == 'a seed of the pilot')} trials count as finished here" in err
+    second = 4 * (count - 5) - (lost == "a seed of the second stage")
+    assert f"{results}: {second} trials of the second stage count as finished here" in err
+    assert "does not count" not in err
+    assert seeds_in(tmp_path / "two") == list(range(count))
+    assert [effect.difference for effect in effects(collect(tmp_path / "two"))] == [of.difference for of in before]
+
+
 @pytest.mark.slow
 def test_both_executors_add_the_same_seeds(tmp_path):
-    """With real trainings, and a width that needs seven seeds; the local sweep finds the trials of its pilot there."""
+    """With real trainings, and a width that needs seven seeds; the noise of the test set is known for the new seeds."""
     corpus = tiny_study(tmp_path, (0, 1, 2, 3, 4))
     losses, _ = trained(corpus, tmp_path / "local", make_executor("local", Options(2, 8, None, None), tmp_path))
-    of = np.array([metrics["test/loss"] for metrics in losses]).reshape(2, 5)
-    width = stats.t.ppf(0.975, 4) * np.std(of[1] - of[0], ddof=1) / math.sqrt(6.5)
-    asked_study = dataclasses.replace(corpus, precision={"test/loss": float(width)})
-    rows = {}
+    asked_study = needing_seven_seeds(corpus, [metrics["test/loss"] for metrics in losses])
+    found = {}
     for name in ("local", "vmap"):
         workdir = tmp_path / name
-        claim_sweep(workdir, tmp_path / "why", declaration_of(asked_study))
         executor = make_executor(name, Options(2, 8, "map" if name == "vmap" else None, None), workdir)
-        search = make_search(asked_study, {}, SearchOptions(), workdir, 2)
-        assert Sweep(search, asked_study.metrics, workdir, executor).run(lambda _: None)
+        found[name], outcome = run_two_stages(asked_study, workdir, executor)
         assert seeds_in(workdir) == list(range(7))
-        assert "the widths need 7 seeds" in search.outcome
-        (rows[name],) = (row for row in summarise(collect(workdir)) if row.difference and row.metric == "test/loss")
-        assert rows[name].difference.half_width <= width
-    assert rows["local"].difference == pytest.approx(rows["vmap"].difference, rel=1e-2)
+        assert "the widths need 7 seeds" in outcome
+        assert found[name].of_seeds.half_width <= asked_study.precision["test/loss"]
+    assert (found["local"].noise.seeds, found["vmap"].noise.seeds) == (2, 7)  # its pilot was trained without a contrast
+    assert found["local"].difference.mean == pytest.approx(found["vmap"].difference.mean, rel=1e-2)
+    assert found["local"].seed_error == pytest.approx(found["vmap"].seed_error, rel=1e-2)
 
 
 COMMAND_STUDY = """
@@ -422,7 +466,8 @@ def test_results_have_the_seeds_of_both_stages(tmp_path, capsys):
     command = ["sweep", f"--study={folder}", f"--results={results}", f"--config.data.dir={folder}"]
     assert main([*command, f"--workdir={again}"]) == 0
     err = capsys.readouterr().err
-    assert f"{2 * count} trials count as finished here" in err
+    assert "10 trials count as finished here" in err
+    assert f"{2 * (count - 5)} trials of the second stage count as finished here" in err
     assert "does not count" not in err
     assert seeds_in(again) == list(range(count))
     assert asked(collect(again)) == ""

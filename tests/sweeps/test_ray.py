@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sweep_support import ROOT, tiny_study, trained
+from sweep_support import ROOT, assert_same_effect, needing_seven_seeds, run_two_stages, tiny_study, trained
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.executors import make_executor
@@ -102,6 +102,22 @@ def test_a_study_on_two_nodes_has_the_results_of_the_local_executor(tmp_path, ad
     outputs = [(folder / OUTPUT).read_text() for folder in (workdir / TRIALS).iterdir()]
     nodes = {node for output in outputs for node in re.findall(rf"^{NODE_NOTE}(\w+) ", output, re.M)}
     assert len(nodes) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_study_with_a_precision_adds_the_seeds_of_the_other_executors(tmp_path, address):
+    pilot = tiny_study(tmp_path / "corpus", (0, 1, 2, 3, 4))
+    losses, _ = trained(pilot, tmp_path / "pilot", make_executor("vmap", Options(), tmp_path / "pilot"))
+    study = needing_seven_seeds(pilot, [metrics["test/loss"] for metrics in losses])
+    found = {}
+    for name in ("local", "vmap", "ray"):
+        options = {"ray": RayOptions(address)} if name == "ray" else {}
+        executor = make_executor(name, Options(2 if name == "local" else None), tmp_path / name, **options)
+        found[name], outcome = run_two_stages(study, tmp_path / name, executor)
+        assert "the widths need 7 seeds" in outcome
+    for name in ("vmap", "ray"):
+        assert_same_effect(found["local"], found[name])
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ seeds, and then as many as their spread asks for, at most --max_seeds. A study c
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -51,7 +52,7 @@ if TYPE_CHECKING:  # imports JAX
     from transformer_jax.sweeps.committed_trials import Matched, StageTrials
     from transformer_jax.sweeps.dry_run import Program
     from transformer_jax.sweeps.results import Given
-    from transformer_jax.sweeps.results_folder import ResultsFolder
+    from transformer_jax.sweeps.results_folder import CommittedTrial, ResultsFolder
     from transformer_jax.sweeps.search.search import Search, SearchOptions
     from transformer_jax.sweeps.study import Study
     from transformer_jax.sweeps.trial_state import Standing
@@ -253,26 +254,51 @@ def _matched(
     Raises: ConfigError if it is no results folder, or one of another study or search; DataError for damaged files.
     """
     from transformer_jax.sweeps.committed_trials import StageTrials, matched
-    from transformer_jax.sweeps.precision import with_later_seeds
 
     found = _read_results(values, stages[-1], folder)
-    trials = []
-    for stage in stages:
-        there = (found.first or []) if stage.is_pretraining else found.trials
-        whole = stage._replace(study=with_later_seeds(stage.study, {of.trial.seed for of in there}))
-        trials.append(
-            StageTrials(
-                _planned(whole, _search_options(values))[0],
-                there,
-                stage.study.metrics,
-                _place(stage, workdir),
-                folder if stage.study.measure else None,
-            )
+    trials = [
+        StageTrials(
+            planned := _planned(stage, _search_options(values))[0],
+            found.first or [] if stage.is_pretraining else _of_first_stage(stage, planned, found.trials),
+            stage.study.metrics,
+            _place(stage, workdir),
+            folder if stage.study.measure else None,
         )
+        for stage in stages
+    ]
     equal = matched(trials[-1], trials[0] if len(trials) > 1 else None)
     for note in equal.notes:
         print(f"does not count: {note}", file=sys.stderr)
     return equal, trials, found.asked
+
+
+def _of_first_stage(
+    stage: _Stage, planned: Sequence[Trial], committed: Sequence[CommittedTrial]
+) -> list[CommittedTrial]:
+    """Return the trials of a results folder without those of seeds that only a second stage can ask for."""
+    from transformer_jax.sweeps.precision import extended
+
+    if not stage.study.precision:
+        return list(committed)
+    later = {*extended(stage.study.seeds, stage.study.max_seeds)} - {trial.seed for trial in planned}
+    return [of for of in committed if of.trial.seed not in later]
+
+
+def _count_second_stage(
+    values: flags.FlagValues, stage: _Stage, folder: Path, workdir: Path, trials: Sequence[Trial]
+) -> None:
+    """Write the trials of a second stage that --results has into the work directory."""
+    from transformer_jax.sweeps.committed_trials import StageTrials, count_finished, matched
+    from transformer_jax.sweeps.results_folder import read_results_folder
+
+    names = {trial.name for trial in trials}
+    committed = [of for of in read_results_folder(Path(values.results)).trials if of.trial.name in names]
+    of = StageTrials(trials, committed, stage.study.metrics, workdir, folder if stage.study.measure else None)
+    equal = matched(of, None)
+    count, notes = count_finished(equal, of, None)
+    for note in (*(f"does not count: {note}" for note in equal.notes), *notes):
+        print(note, file=sys.stderr)
+    print(f"{values.results}: {count} trials of the second stage count as finished here", file=sys.stderr)
 
 
 def _count_results(arguments: Arguments, stages: Sequence[_Stage], folder: Path, workdir: Path) -> None:
@@ -346,15 +372,16 @@ def _run_stage(
       folder: of the study. workdir: of the stage. given: the command.
     """
     from transformer_jax.sweeps.search import make_search
+    from transformer_jax.sweeps.search.two_stage import TwoStage
+
+    def made(num_workers: int) -> Search:
+        search = make_search(stage.study, stage.overrides, options, workdir, num_workers)
+        if values.results and isinstance(search, TwoStage):
+            search.before_second = functools.partial(_count_second_stage, values, stage, folder, workdir)
+        return search
 
     _claim(values, stage, folder, workdir, given)
-    return _run_trials(
-        values,
-        stage,
-        folder,
-        workdir,
-        lambda num_workers: make_search(stage.study, stage.overrides, options, workdir, num_workers),
-    )
+    return _run_trials(values, stage, folder, workdir, made)
 
 
 def _claim(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.contrasts import Labels, Term, comparisons, difference_by_seed, with_reference
@@ -53,17 +53,6 @@ def needed_seeds(study: Study, variants: Sequence[Labels], values: Values) -> in
         whole = [of for of in pilots if len(of) == len(study.seeds) and all(map(math.isfinite, of))]
         needed = max(needed, stein_seeds(whole, width))
     return needed
-
-
-def with_later_seeds(study: Study, there: Collection[int]) -> Study:
-    """Return the study with those seeds of a second stage, up to `max_seeds`, that results of it already have.
-
-    Args: study: with the seeds of its pilot. there: the seeds of the results.
-    """
-    if not study.precision:
-        return study
-    later = extended(study.seeds, study.max_seeds)[len(study.seeds) :]
-    return dataclasses.replace(study, seeds=(*study.seeds, *(seed for seed in later if seed in there)))
 
 
 def planned_seeds(study: Study, needed: int) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # imports JAX
 
 EXAMPLES = "examples.json"
 _FLOAT = np.dtype("<f4")
+_CURE = "delete it; the noise of the test set is then not known for the trial"
 _FIELDS = {"splits": lambda value: isinstance(value, dict), "metrics": lambda value: isinstance(value, dict)}
 
 
@@ -65,14 +66,17 @@ def read_examples(folder: Path, scores: Mapping[str, int | float]) -> dict[str, 
     file = folder / EXAMPLES
     if not file.exists():
         return {}
-    values, found = read_object(file, _FIELDS), {}
+    found = {}
     try:
+        values = read_object(file, _FIELDS)
         for name, of in values["metrics"].items():
             if of["score"] == scores.get(name):
                 array = np.frombuffer(base64.b64decode(of["influences"], validate=True), _FLOAT).astype(np.float64)
                 found[name] = Influences(str(values["splits"][name.rpartition("/")[0]]), array)
+    except DataError as error:
+        raise DataError(f"{error}; {_CURE}") from error
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
-        raise DataError(f"{file}: does not have the influences of examples: {error}") from error
+        raise DataError(f"{file}: does not have the influences of examples: {error}; {_CURE}") from error
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from transformer_jax.sweeps.contrasts import Labels
 from transformer_jax.sweeps.precision import needed_seeds, planned_seeds
@@ -21,6 +21,7 @@ class TwoStage:
 
     Attributes:
       outcome: a sentence on the number of seeds; empty before it is known.
+      before_second: is called with the trials of the second stage before any of them starts.
     """
 
     def __init__(self, space: Space, notes: Sequence[str] = ()) -> None:
@@ -34,6 +35,7 @@ class TwoStage:
         ]
         self._space, self._pilot, self._same = space, found.trials, found.same
         self._given, self.is_over, self.outcome = False, False, ""
+        self.before_second: Callable[[Sequence[Trial]], None] = lambda trials: None
 
     def next(self, standings: Sequence[Standing]) -> list[Trial]:
         if not self._given:
@@ -72,7 +74,9 @@ class TwoStage:
         )
         if not (added := seeds[len(study.seeds) :]):
             return []
-        return grid(dataclasses.replace(study, seeds=added, precision={}), self._space.overrides).trials
+        trials = grid(dataclasses.replace(study, seeds=added, precision={}), self._space.overrides).trials
+        self.before_second(trials)
+        return trials
 
 
 def _metrics(standings: Sequence[Standing]) -> dict[str, dict[int, Mapping[str, float]]]:
