@@ -36,7 +36,9 @@ def test_the_table_goes_to_stdout_and_the_files_to_the_work_directory(made, caps
     assert main(["report", *flags]) == 0
     captured = capsys.readouterr()
     assert sorted(path.name for path in (workdir / "report").iterdir()) == FILES
-    assert captured.out.startswith("**Answer:**\n\n- num_heads 1 is ahead of all others in test exact match (p = ")
+    assert captured.out.startswith(
+        "**Answer:**\n\n- num_heads 1 is ahead of all others that were compared in test exact match (p = "
+    )
     assert "\n\n| num_heads | test exact match (%), mean ± 95 % | difference | p (Holm) |" in captured.out
     assert captured.out in (workdir / "report" / "report.md").read_text()
     assert str(workdir / "report" / "report.html") in captured.err

@@ -320,6 +320,7 @@ class Study:
                 )
             if not (math.isfinite(width) and width > 0):
                 raise ConfigError(f"precision: '{name}': {width} is not a width above 0")
+        object.__setattr__(self, "precision", {name: float(width) for name, width in self.precision.items()})
         if self.precision and self.max_seeds < (pilot := max(PILOT, len(self.seeds))):
             raise ConfigError(f"max_seeds={self.max_seeds}: the first stage has {pilot} seeds already")
         if self.precision and (self.pretraining is not None or any(isinstance(axis, Range) for axis in self.axes)):

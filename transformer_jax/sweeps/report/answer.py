@@ -264,7 +264,8 @@ def _of_order(results: StudyResults, metric: Metric, rows: Sequence[Row]) -> lis
     else:
         largest = max((p for pair, p in found.p_values.items() if 0 in pair and not math.isnan(p)), default=math.nan)
         known = "" if math.isnan(largest) else f" (p = {p_value(largest)} or less)"
-        said = f"{_name(found.winner)} is ahead of all others in {name}{known}."
+        others = "all others that were compared" if lost else "all others"
+        said = f"{_name(found.winner)} is ahead of {others} in {name}{known}."
     if len(groups) == len(everyone):
         return [said, f"Best mean first, each apart from the next: {listed(everyone)}.", *left_out]
     return [
