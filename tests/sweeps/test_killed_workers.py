@@ -135,7 +135,7 @@ def test_a_worker_and_then_the_sweep_are_killed(tmp_path):
 @pytest.mark.slow
 def test_a_worker_and_then_the_sweep_are_killed_while_added_seeds_train(tmp_path):
     """The width needs more than the one seed that --max_seeds allows beside the pilot; the reports are the same."""
-    study, flags = write_study(tmp_path, 10, 60), ("--until=test/loss: 1e-6", "--max_seeds=6")
+    study, flags = write_study(tmp_path, 10, 20), ("--until=test/loss: 1e-6", "--max_seeds=6")
     assert start(study, tmp_path / "expected", "--executor=vmap").wait(timeout=600) == 0
     shutil.copytree(tmp_path / "expected", tmp_path / "run")
     assert start(study, tmp_path / "expected", *flags).wait(timeout=300) == 0
