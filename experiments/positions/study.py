@@ -1,7 +1,9 @@
 """Every position encoding; `test_longer` shows which of them extrapolate beyond the lengths of training."""
 
 from transformer_jax.sweeps.figures import MetricByBin, MetricByVariant
-from transformer_jax.sweeps.study import Metric, Study, over
+from transformer_jax.sweeps.study import Contrast, Metric, Study, over
+
+ENCODINGS = ("sinusoidal", "learned", "rotary", "relative", "none")
 
 
 def measure(scorer):
@@ -32,7 +34,7 @@ STUDY = Study(
         "training. Nor the effect of length alone: sentences of test_longer also have more phrases than any of "
         "the same template in training."
     ),
-    axes=(over("model.position_encoding", "sinusoidal", "learned", "rotary", "relative", "none"),),
+    axes=(over("model.position_encoding", *ENCODINGS),),
     settings={
         # A learned table that covers test_longer; its rows beyond the lengths of training stay as initialised.
         "model.max_length": 256,
@@ -41,7 +43,9 @@ STUDY = Study(
         "training.eval_every_steps": 400,
         "training.checkpoint_every_steps": 400,
     },
-    contrasts=("position_encoding",),
+    contrasts=tuple(
+        Contrast("position_encoding", other, "sinusoidal", says="{a} is ahead of {b}") for other in ENCODINGS[1:]
+    ),
     precision={"test/sacrebleu": 3},
     metrics=(
         Metric("test/sacrebleu", "max"),

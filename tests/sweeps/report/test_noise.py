@@ -11,7 +11,7 @@ import pytest
 from report_support import CROSSED, DIVERGED, write_workdir
 
 from transformer_jax.errors import DataError
-from transformer_jax.sweeps.report.answer import answer
+from transformer_jax.sweeps.report.answer import answer_parts
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.committed import collect_results
 from transformer_jax.sweeps.report.effects import effects
@@ -104,11 +104,12 @@ def test_an_interval_that_the_test_set_makes_too_wide_is_explained(tmp_path):
     )
     write_examples(workdir, 3.0, seeds=range(5))
     results = collect(workdir)
-    said = answer(results, summarise(results), effects(results))
+    parts = answer_parts(results, summarise(results), effects(results))
+    said = [sentence for part in parts for sentence in (part.sentence, *part.details)]
     (line,) = (line for line in said if line.startswith("With norm post, num_heads 2 against num_heads 1: undecided"))
-    assert "; more than 100 seeds, or more than 50 test examples, would decide an effect of this size" in line
-    assert "since the noise of the test set alone is ± " in line
-    assert line.endswith("which more seeds do not lower.")
+    assert line.endswith("; more than 100 seeds, or more than 50 test examples, would decide an effect of this size.")
+    assert "asked for; the noise of the test set alone is up to ± " in said[-1]
+    assert said[-1].endswith("which more seeds do not lower.")
 
 
 @pytest.mark.parametrize("seeds", [(0, 1, 2), (1, 2), (0,)])

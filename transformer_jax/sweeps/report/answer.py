@@ -82,6 +82,7 @@ def _of_contrasts(results: StudyResults, metric: Metric, effects: Sequence[Effec
     said += _together(singles, _all_undecided(undecided, len(effects), results) if undecided else "", is_many)
     singles = [_not_compared(effect, results) for effect in lost]
     said += _together(singles, f"Not compared: {len(lost)} of {len(effects)} contrasts.", is_many)
+    said += map(Part, _wider(effects))
     if undecided and not ahead:
         seeds = max(effect.difference.count for effect in undecided)
         said.insert(
@@ -137,7 +138,7 @@ def _size(effect: Effect, named: Callable[[str], str]) -> str:
         size = f"{named(interval(mean, half_width))} (p = {p_value_of(effect)})"
     if effect.is_within_width:
         size += f", less than the declared {effect.width:g}"
-    return size + _wider(effect)
+    return size
 
 
 def _all_undecided(effects: Sequence[Effect], count: int, results: StudyResults) -> str:
@@ -175,19 +176,23 @@ def _undecided(effect: Effect, results: StudyResults) -> str:
     many = "more than 100 seeds" if seeds is None else f"about {_seeds(seeds)}"
     if seeds is None and effect.noise is not None and effect.noise.variance:
         many += f", or more than {effect.noise.examples:,} test examples,"
-    return f"{said}; {many} would decide an effect of this size{_wider(effect)}."
+    return f"{said}; {many} would decide an effect of this size."
 
 
-def _wider(effect: Effect) -> str:
-    if not effect.is_wider:
-        return ""
-    said = f"; the interval is wider than the ± {effect.width:g} asked for"
-    if effect.noise is not None and effect.is_test_set_too_small:
-        noise = number_text(effect.noise.half_width)
-        return f"{said}, since the noise of the test set alone is ± {noise}, which more seeds do not lower"
-    if effect.of_seeds.half_width <= effect.width:
-        return f"{said}, because of the noise of the test set"
-    return said
+def _wider(effects: Sequence[Effect]) -> Iterator[str]:
+    """Yield a sentence on intervals that are wider than the study asks, and why, where the test set is the reason."""
+    if not (wider := [effect for effect in effects if effect.is_wider]):
+        return
+    verb = "is" if len(wider) == 1 else "are"
+    which = "The interval is" if len(effects) == 1 else f"{len(wider)} of {len(effects)} intervals {verb}"
+    said = f"{which} wider than the ± {wider[0].width:g} asked for"
+    of_examples = [effect.noise for effect in wider if effect.noise is not None and effect.is_test_set_too_small]
+    if of_examples:
+        largest = number_text(max(noise.half_width for noise in of_examples))
+        said += f"; the noise of the test set alone is up to ± {largest}, which more seeds do not lower"
+    elif all(effect.of_seeds.half_width <= effect.width for effect in wider):
+        said += ", because of the noise of the test set"
+    yield f"{said}."
 
 
 def _not_compared(effect: Effect, results: StudyResults) -> str:
