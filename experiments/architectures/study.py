@@ -53,7 +53,6 @@ def study(size):
             "training.keep_last": 1,
         },
         contrasts=("model",),
-        precision={"test/sacrebleu": 3},
         metrics=(
             Metric("test/sacrebleu"),
             Metric("test/exact_match"),

@@ -52,7 +52,6 @@ STUDY = Study(
         "warmup",
         Interaction("norm", "depth"),
     ),
-    precision={"test/sacrebleu": 3},
     figures=(
         Curves("train/loss", title="Training loss"),
         MetricByAxis("test/exact_match", x="depth"),

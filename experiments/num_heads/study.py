@@ -31,7 +31,6 @@ STUDY = Study(
     contrasts=tuple(
         Contrast("attention", other, "4_heads", says="{a} is ahead of {b}") for other in VALUES if other != "4_heads"
     ),
-    precision={"test/sacrebleu": 3},
     metrics=(Metric("test/sacrebleu", "max"), Metric("test/exact_match", "max"), Metric("test/loss", "min")),
     figures=(MetricByVariant("test/exact_match"), MetricByVariant("test/loss"), Curves("valid/loss")),
 )

@@ -46,7 +46,6 @@ STUDY = Study(
     contrasts=tuple(
         Contrast("position_encoding", other, "sinusoidal", says="{a} is ahead of {b}") for other in ENCODINGS[1:]
     ),
-    precision={"test/sacrebleu": 3},
     metrics=(
         Metric("test/sacrebleu", "max"),
         Metric("test/exact_match", "max"),

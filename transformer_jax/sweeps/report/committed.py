@@ -128,7 +128,7 @@ def _collect_older(path: Path, folder: Path | None) -> StudyResults:
     found = read_older_results(path, study, studies().get(folder.absolute().name) == folder)
     trials = _trial_results(found.trials, path)
     check_there_are_results(trials, study, f"--results={path}", f"--study={folder} --workdir=...")
-    study = study.for_task(TASKS[trials[0].trial.config.task.name])
+    study = with_pilot(study.for_task(TASKS[trials[0].trial.config.task.name]))
     return StudyResults(
         study,
         folder,

@@ -57,8 +57,7 @@ def page(results: StudyResults, rows: list[Row], effects: list[Effect], figures:
     main = element(
         "main",
         element("h1", question),
-        *_section("Answer", *_answer(answer_parts(results, rows, effects)), *_changed(results)),
-        *(_figure(figure) for figure in figures if figure.opens_page),
+        _opening(results, rows, effects, figures),
         *_not_shown(results),
         element("p", subject(results), class_="soft"),
         answer_table(results, rows),
@@ -73,6 +72,13 @@ def page(results: StudyResults, rows: list[Row], effects: list[Effect], figures:
         *_section("How it was made", *_origin(results)),
     )
     return f"<!doctype html>\n{element('html', head, element('body', main, element('script', script)), lang='en')}\n"
+
+
+def _opening(results: StudyResults, rows: list[Row], effects: list[Effect], figures: Sequence[Drawn]) -> Html:
+    """Return the answer and its figure, which are side by side where there is room."""
+    said = _section("Answer", *_answer(answer_parts(results, rows, effects)), *_changed(results))
+    beside = [_figure(figure) for figure in figures if figure.opens_page]
+    return element("div", element("div", *said), *beside, class_="opening")
 
 
 def _own(name: str) -> Html:
