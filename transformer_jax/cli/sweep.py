@@ -202,7 +202,7 @@ def _dry_run(arguments: Arguments, folder: Path) -> int:
         programs: list[Program] = []
         if stage.study.tuned is not None:
             programs = _plan_tuning(stage, trials)
-            notes.append("the fields that are tuned have their own values here")
+            notes.append("fields that are tuned have their values from before the tuning here")
         if options.name == "tpe" and not stage.is_pretraining:
             notes.append("tpe chooses its variants by results; these are random draws, as many as it would choose")
         if stage.study.precision:
@@ -232,7 +232,11 @@ def _plan_tuning(stage: Stage, trials: Sequence[Trial]) -> list[Program]:
         for is_in in (lambda trial: trial.name in names, lambda trial: trial.name not in names)
     ]
     step = len(first) // len(tuned.factors)
-    notes = [*search.notes, f"each extension adds {step} trials; these trials are the tuning, the next table the study"]
+    notes = [
+        *search.notes,
+        f"each extension of the grid adds {step} trials",
+        "these trials are the tuning; the next table has those of the study",
+    ]
     print_plan(first, parts[0], notes)
     return parts[1]
 
