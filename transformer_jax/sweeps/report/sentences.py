@@ -22,8 +22,8 @@ _PAIRED = (
     "the mean over the seeds that both have, since trials with the same seed share data order and initial draws. p is "
     "the p-value of the two-sided paired t-test, corrected by the method of Holm 1979"
 )
-_SEEDS_ONLY = "hold the noise of the seeds only, not that of a finite test set"
-_OF_MEANS = "those of means hold the noise of the seeds only"
+_SEEDS_ONLY = "include the noise of the seeds only, not that of a finite test set"
+_OF_MEANS = "those of means include the noise of the seeds only"
 _MOST_NAMED = 8
 _UNDECIDED = "is not decided: the other seeds are a selection."
 _COMMONLY = "A difference with p below 0.05 is commonly called significant."
@@ -155,11 +155,11 @@ def _noise(results: StudyResults, effects: Sequence[Effect]) -> list[str]:
         }
         if parts := [f"{of} in {_listed(names)}" for of, names in larger.items() if names]:
             said.append(f"The larger noise of a difference in {name} is that of {'; that of '.join(parts)}.")
-    return [
-        "Intervals of differences hold the noise of the seeds and, where it is known, that of the test set: what its "
-        f"examples have in common for all seeds. {CONTRASTS} has both as standard errors. {said[0]}",
-        *said[1:],
-    ]
+    first = (
+        "Intervals of differences include the noise of the seeds and, where it is known, that of the test set, whose "
+        f"examples are the same for all seeds. {CONTRASTS} has both as standard errors."
+    )
+    return [" ".join([first, *said[:1]]), *said[1:]]
 
 
 def _listed(names: Sequence[str]) -> str:
