@@ -68,8 +68,8 @@ class AnswerTable(NamedTuple):
     """A table with a group of columns for each metric.
 
     axes: heads of the columns before the groups: one per axis of the study; of contrasts first CONTRAST, then each axis
-    whose value is a condition. groups: labels of the metrics. columns: of each
-    group. is_whole: whether all trials of all lines have finished.
+    whose value is a condition. groups: labels of the metrics. columns: of each group. is_whole: whether all trials of
+    all lines have finished.
     """
 
     axes: Sequence[str]

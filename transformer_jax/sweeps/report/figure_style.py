@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Of Okabe and Ito 2008, "Color universal design"."""
+GREY = "#9298a3"
+"""Visible on light and dark pages."""
 
 
 @dataclasses.dataclass(frozen=True)
