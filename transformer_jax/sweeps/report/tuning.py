@@ -27,7 +27,7 @@ from transformer_jax.sweeps.tuning import (
 )
 
 TUNING_TABLE = "tuning.csv"
-HEADS = ("chosen value", "times its own", "metric there", "good values", "best at the edge", "tuning trials")
+HEADS = ("chosen value", "factor", "metric there", "good values", "best at the edge", "tuning trials")
 
 
 class Point(NamedTuple):
