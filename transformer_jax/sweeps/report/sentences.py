@@ -90,8 +90,8 @@ def notes(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect])
     if results.asked is not None and (added := results.asked.added(results.study.seeds)):
         said.append(
             f"{_seeds(added).capitalize()} {'was' if len(added) == 1 else 'were'} added to the study after its first "
-            "trial. If results were a reason for it, intervals are too short and p-values too small; a number of seeds "
-            "that follows from a precision has neither fault."
+            "trial. If results were the reason, intervals are too short and p-values too small. Seeds that a precision "
+            "asks for have neither fault."
         )
     said += _noise(results, effects)
     few = f"{fewest} {'seed says' if fewest == 1 else 'seeds say'} little" if fewest < 5 else "Few seeds say little"
@@ -125,8 +125,7 @@ def _stages(results: StudyResults, rows: Sequence[Row]) -> list[str]:
     said = [
         f"The study asks for intervals of {widths}. The number of seeds is that of Stein's rule: it follows from the "
         f"spread of the first {len(study.seeds)} seeds alone, and is at most {study.max_seeds}. Intervals and p-values "
-        "of these metrics have this spread; where the seeds do not suffice, they are those of Student's t over all "
-        "seeds."
+        "of these metrics use this spread. Where the seeds do not suffice, they are Student's, of all seeds."
     ]
     if wider:
         said.append(f"The intervals of these differences to the reference are wider than asked: {'; '.join(wider)}.")
