@@ -22,8 +22,8 @@ class Style:
       font_size: in points.
       colours: of lines, as hexadecimal numbers.
       colour_map: of heat maps, a name of matplotlib.
-      labels: words in place of a value, an axis or a metric, by its name. `axis=value` names a value of one axis, and
-        its words take the place of both.
+      labels: words in place of a value, an axis, a metric or the tuned field, by its name. `axis=value` names a
+        value of one axis, and its words take the place of both.
     """
 
     width: float = 5.2

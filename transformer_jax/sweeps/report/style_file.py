@@ -46,7 +46,7 @@ def read_style(file: Path, results: StudyResults) -> Style:
         if name not in names:
             raise ConfigError(
                 f"--style={file}: labels: no axis, value or metric '{name}'{nearest(name, names)}; name an axis, a "
-                "value, axis=value, or SPLIT/METRIC"
+                "value, axis=value, SPLIT/METRIC or the tuned field"
             )
     if "colours" in values:
         values["colours"] = tuple(values["colours"])
