@@ -26,7 +26,7 @@ from report_support import write_workdir
 from run_support import argv, run_main, write_corpus
 
 from transformer_jax.cli import predict as predict_command
-from transformer_jax.cli import sweep as sweep_command
+from transformer_jax.cli import sweep_stages
 from transformer_jax.cli.resumable import ResumableFile
 from transformer_jax.host import exit_codes
 from transformer_jax.training import loop
@@ -258,7 +258,7 @@ def _study(folder: Path) -> Iterator[Scene]:
     again = ["sweep", f"--study={study}", f"--workdir={workdir}", "--config.model.mlp_dim=40"]
 
     def sweep() -> Outcome:
-        with mock.patch.object(sweep_command, "_executor", return_value=_NoExecutor()):
+        with mock.patch.object(sweep_stages, "_executor", return_value=_NoExecutor()):
             return Outcome(again)
 
     assert sweep().code == 0

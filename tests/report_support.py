@@ -7,8 +7,10 @@ from pathlib import Path
 
 from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.metrics_file import digest
+from transformer_jax.sweeps.contrasts import Term, difference_by_seed
 from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.results import TRIALS, Result, claim_sweep, write_spec
+from transformer_jax.sweeps.statistics import mean_difference
 from transformer_jax.sweeps.study import Axis, load_study
 from transformer_jax.sweeps.study_json import declaration_of
 from transformer_jax.sweeps.trials import Trial, grid
@@ -112,3 +114,10 @@ def crossed(made, axes, level=lambda number: 0.0):
         named.append(axis)
     object.__setattr__(study, "axes", tuple(named))
     return dataclasses.replace(made, study=study, variants=tuple(variants))
+
+
+def paired_difference(values, reference):
+    """Return the difference of values by seed to those of a reference, over the seeds of both."""
+    by_seed = difference_by_seed((Term(1, {}), Term(-1, {})), (values, reference))
+    magnitude = max((abs(values[seed]) + abs(reference[seed]) for seed in by_seed), default=0.0)
+    return mean_difference([*by_seed.values()], magnitude)

@@ -4,6 +4,7 @@ from sweep_support import RATE, study
 from transformer_jax.builtin import study_folder
 from transformer_jax.cli import sweep
 from transformer_jax.cli.arguments import parse
+from transformer_jax.cli.sweep_stages import stages_of
 from transformer_jax.sweeps.axis_defaults import notes_on_axes
 from transformer_jax.sweeps.study import Axis, Range, over
 
@@ -39,6 +40,6 @@ def test_notes_on_axes(axes, settings, notes):
 
 def test_a_sweep_has_the_notes_with_those_of_its_baseline():
     arguments = parse(sweep, "sweep", ["--study=num_heads", "--config.model.head_dim=32"])
-    (stage,) = sweep._stages(arguments, study_folder("num_heads"), {})
+    (stage,) = stages_of(arguments, study_folder("num_heads"), {})
     assert [note for note in stage.notes if note.startswith("axis ")] == notes_on_axes(stage.study, stage.overrides)
     assert "model.head_dim" not in "".join(stage.notes)

@@ -13,7 +13,7 @@ from run_support import write_corpus
 from scipy import stats
 from sweep_support import FakeExecutor, needing_seven_seeds, run_two_stages, tiny_study, trained
 
-from transformer_jax.cli import sweep as sweep_command_module
+from transformer_jax.cli import sweep_stages
 from transformer_jax.cli.main import main
 from transformer_jax.data.sources import load_source
 from transformer_jax.errors import ConfigError
@@ -408,7 +408,7 @@ def test_seeds_of_the_second_stage_count_from_results(tmp_path, monkeypatch, cap
     there = collect(workdir)
     write_report(there, summarise(there), effects(there), results)
     executor = FakeExecutor(lambda config, seed: loss(config, seed, 0.06))
-    monkeypatch.setattr(sweep_command_module, "_executor", lambda *arguments: executor)
+    monkeypatch.setattr(sweep_stages, "_executor", lambda *arguments: executor)
     assert main(["sweep", f"--study={folder}", f"--workdir={tmp_path / 'two'}", f"--results={results}"]) == 0
     assert executor.started == ([missing[lost]] if lost in missing else [])
     err = capsys.readouterr().err

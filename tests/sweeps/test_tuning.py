@@ -18,7 +18,7 @@ import time
 import pytest
 from run_support import ROOT, run_main, write_corpus
 
-from transformer_jax.cli import sweep as sweep_command
+from transformer_jax.cli import sweep_stages
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_config
 from transformer_jax.data.sources import load_source
@@ -30,9 +30,11 @@ from transformer_jax.sweeps import sweep as sweep_module
 from transformer_jax.sweeps.rebased_study import with_baseline
 from transformer_jax.sweeps.report import write
 from transformer_jax.sweeps.report.collect import collect
+from transformer_jax.sweeps.report.drawing import draw_figures
 from transformer_jax.sweeps.report.latex import tables_tex
 from transformer_jax.sweeps.report.response_curves import described
 from transformer_jax.sweeps.report.sentences import asked
+from transformer_jax.sweeps.report.style_file import read_style
 from transformer_jax.sweeps.report.tuning import responses, sentences
 from transformer_jax.sweeps.results import RESULT, SPEC, TRIALS, Result, read_result, read_spec
 from transformer_jax.sweeps.search.search import Space
@@ -450,7 +452,7 @@ def run(folder, monkeypatch):
             made.started = started
             return made
 
-        monkeypatch.setattr(sweep_command, "_executor", executor)
+        monkeypatch.setattr(sweep_stages, "_executor", executor)
         return main(["sweep", *command(folder, workdir), *flags]), started
 
     return run
@@ -481,13 +483,11 @@ def test_a_sweep_tunes_and_then_trains_with_the_chosen_values(folder, run, capsy
         assert row["diverged"] == str(int(expected is None))
         assert float(row["value"]) == pytest.approx(OWN * float(row["factor"]))
     assert [(row["norm"], row["factor"]) for row in rows if row["chosen"]] == [("post", "4"), ("pre", "1")]
-    assert "so it was extended for all variants, twice to larger values." in text
+    assert "so the grid was extended for all variants: twice to larger values." in text
     assert "In the end no best value lies at the edge of the grid." in text
     assert "with seed 1000, which no trial of the study has" in text
-    assert "1 of 10 diverged, which is the worst" in text
-    assert (
-        "Good values are the neighbours of the best that differ from it by at most 1 % of the best valid loss." in text
-    )
+    assert "1 of 10 diverged; a diverged trial is worse than all others." in text
+    assert "the best one and its neighbours that differ from it by at most 1 % of the best valid loss." in text
     assert "| post | 0.004 | 4 |" in text
     page = (folder / "w" / "report" / "report.html").read_text()
     assert "<h2>Tuning</h2>" in page
@@ -509,10 +509,21 @@ def test_the_page_says_where_the_best_lies(folder, run):
     results = collect(folder / "w")
     text = " ".join(sentences(results))
     assert "the best value of norm=post still lies at the upper edge of the grid: a larger one may be better" in text
-    assert "All tuning trials of norm=pre diverged, so the study has its own value there." in text
+    assert "All tuning trials of norm=pre diverged, so it keeps its own value." in text
     assert [response.edge for response in responses(results)] == ["upper", ""]
     assert "5 tuning trials diverged, marked by crosses" in described(results)
     assert r"$\times$" in tables_tex(results, [], []) or "0.008" in tables_tex(results, [], [])
+
+
+def test_the_curves_have_the_words_of_the_style(folder, run):
+    run()
+    results, file = collect(folder / "w"), folder / "style.json"
+    words = {RATE: "peak rate", "valid/loss": "nats", "norm=post": "Post-LN"}
+    file.write_text(json.dumps({"font_size": 7, "labels": words}))
+    *_, figure = draw_figures(dataclasses.replace(results, style=read_style(file, results)))
+    assert figure.title == "Tuning: nats by peak rate"
+    assert figure.alt.startswith("nats against peak rate, a line for each of 2 variants.")
+    assert "0.004 with Post-LN; 0.001 with norm pre." in figure.alt
 
 
 def test_a_results_folder_has_the_tuning(folder, run, capsys):
@@ -590,7 +601,7 @@ def test_searches_and_dry_runs(folder, run, capsys, monkeypatch):
     assert run("--dry_run") == (0, [])
     out = capsys.readouterr().out
     assert "6 trials of 6 variants, 6 of them trained, in 2 programs" in out
-    assert "each extension adds 2 trials" in out
+    assert "each extension of the grid adds 2 trials" in out
     assert "4 trials of 2 variants, 4 of them trained, in 2 programs" in out
     assert out.index("6 trials of 6") < out.index("4 trials of 2")
 

@@ -7,11 +7,11 @@
 Prints the answer and its tables in Markdown, and writes these files to WORKDIR/report, or to --output: report.html, a
 self-contained page; report.md; figures/; summary.csv, the mean of every metric of every variant with its 95 %
 interval and its paired difference from the reference; contrasts.csv, the paired differences that the study contrasts,
-with their verdicts; differences.csv, the same with every seed; results.csv, every trial; measurements.csv, every
-number; declaration.json and trials.json, the rest of what --results needs. Trials that diverged, failed or are still
-running are counted and marked as such. The command works at any time during a sweep; run it again to update the
-report. If a trial has lost its log, or the result of its ended training, or has the log of another run, a warning
-names it, and the exit code is 3.
+with their verdicts; differences.csv, these differences by seed; results.csv, every trial; measurements.csv, every
+number; tuning.csv, the values that were tuned; and the rest of what --results needs, such as declaration.json and
+trials.json. Trials that diverged, failed or are still running are counted and marked as such. The command works at any
+time during a sweep; run it again to update the report. If a trial has lost its log, or the result of its ended
+training, or has the log of another run, a warning names it, and the exit code is 3.
 
 --results draws the report again from the files of an earlier one, in the same folder or in --output. No work directory
 is needed. A file that does not match its checksum is refused. If the folder lacks the numbers of a figure, a warning

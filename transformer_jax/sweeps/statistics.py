@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -121,13 +121,6 @@ def estimate(values: Sequence[float]) -> Estimate:
 
     quantile = float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2))
     return Estimate(mean, quantile * deviation(values) / math.sqrt(count), count)
-
-
-def paired_difference(values: Mapping[int, float], reference: Mapping[int, float]) -> Difference:
-    """Return the difference of values by seed to those of the reference."""
-    seeds = [seed for seed in values if seed in reference]
-    differences = [values[seed] - reference[seed] for seed in seeds]
-    return mean_difference(differences, max((abs(values[seed]) + abs(reference[seed]) for seed in seeds), default=0.0))
 
 
 def mean_difference(differences: Sequence[float], magnitude: float) -> Difference:

@@ -295,8 +295,8 @@ def program_key(config: ExperimentConfig) -> tuple[tuple[str, Any], ...]:
     """Return the fields that two trials must agree in to train as one compiled program.
 
     These are all fields except the hyperparameters that are arguments of the compiled step, and those that are read on
-    the host alone. Of a field whose feature
-    can be off, the key has only whether it is on; of the trial of a pretraining that a trial starts from, the variant.
+    the host alone. Of a field whose feature can be off, the key has only whether it is on; of the trial of a
+    pretraining that a trial starts from, the variant.
     """
     key = []
     for name, field, value in walk(config):

@@ -356,7 +356,7 @@ def test_many_lines_are_small_multiples(results, draw, figure):
     ]
     shared = {(axes.get_xlim(), axes.get_ylim()) for axes in canvas.axes}
     assert len(shared) == 1
-    greys = [sum(line.get_color() == line_panels._GREY for line in axes.lines) for axes in canvas.axes]
+    greys = [sum(line.get_color() == line_panels.GREY for line in axes.lines) for axes in canvas.axes]
     assert greys == [4] * 5
     assert [axes.get_subplotspec().rowspan.start for axes in canvas.axes] == [0, 0, 0, 1, 1]
     bottom = [axes.xaxis.get_tick_params()["labelbottom"] for axes in canvas.axes]

@@ -72,7 +72,7 @@ def heights_of(axes):
 
 def dots_of(axes):
     """Return the dots of each row as pairs of difference and height."""
-    return [line.get_xydata() for line in axes.lines if line.get_color() == forest._DOTS and line.get_marker() == "o"]
+    return [line.get_xydata() for line in axes.lines if line.get_color() == forest.GREY and line.get_marker() == "o"]
 
 
 def test_the_dots_are_the_paired_differences_of_every_seed(results, found):

@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import dataclasses
 import json
 import math
 import shutil
@@ -21,6 +22,7 @@ from transformer_jax.sweeps.report.write import write_report
 from transformer_jax.sweeps.results import TRIALS, read_result, write_object
 from transformer_jax.sweeps.results_folder import EXAMPLE_NOISE
 from transformer_jax.sweeps.statistics import example_noise
+from transformer_jax.sweeps.study import Metric
 from transformer_jax.sweeps.trial_examples import EXAMPLES
 
 METRIC = "test/loss"
@@ -85,12 +87,22 @@ def test_the_page_says_which_noise_is_larger(crossed):
     assert "The noise of the test set is not known for test exact match." in said
     larger = "the seeds" if scale < 1 else "the test set"
     assert f"The larger noise of a difference in test loss is that of {larger} in num_heads: 2 minus 1" in said
-    assert "those of means hold the noise of the seeds only" in said
+    assert "those of means include the noise of the seeds only" in said
     wide = by_name(found)["num_heads: 2 minus 1, where norm=post"]
     assert wide.is_test_set_too_small == (scale > 1)
     if scale > 1:
         assert wide.verdict == "undecided"
         assert wide.seeds_to_decide is None
+
+
+def test_noise_beside_seeds_without_an_interval(crossed):
+    """As with one seed whose loss is not finite: the others have influences, and the difference has no interval."""
+    results = collect(crossed[0])
+    study = dataclasses.replace(results.study, metrics=(Metric(METRIC, "min"),))
+    found = [dataclasses.replace(of, seed_error=math.nan) for of in by_name(effects(results)).values() if of.noise]
+    said = notes(dataclasses.replace(results, study=study), [], found)
+    assert any(line.endswith("has both as standard errors.") for line in said)
+    assert not any("larger noise" in line for line in said)
 
 
 def test_an_interval_that_the_test_set_makes_too_wide_is_explained(tmp_path):

@@ -9,6 +9,7 @@ from report_support import STUDY, write_study, write_trial, write_workdir
 
 from transformer_jax.cli import sweep as sweep_command_of_cli
 from transformer_jax.cli.arguments import parse
+from transformer_jax.cli.sweep_stages import given_by
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.grid_from_results import config_of_variant, derived_differences, values_by_name
 from transformer_jax.sweeps.report.reproduction import (
@@ -64,7 +65,7 @@ def test_the_command_has_the_arguments_as_they_were_given(results, config):
 
 def test_sweep_records_its_arguments(tmp_path, monkeypatch):
     words = ["--study=some/heads", "--workdir=my runs/x", "--config.model.mlp_dim=40", "--pretraining.data.dir=$a b"]
-    given = sweep_command_of_cli._given(parse(sweep_command_of_cli, "transformer-jax sweep", words))
+    given = given_by(parse(sweep_command_of_cli, "transformer-jax sweep", words))
     overrides = ["--config.model.mlp_dim=40", "--pretraining.data.dir=$a b"]
     assert given == Given("some/heads", "my runs/x", None, overrides)
     workdir, folder = write_workdir(tmp_path)

@@ -7,7 +7,7 @@ import re
 import statistics
 
 import pytest
-from report_support import CROSSED, STUDY, write_workdir
+from report_support import CROSSED, STUDY, paired_difference, write_workdir
 
 from transformer_jax.host.files import with_checksum, without_checksum
 from transformer_jax.sweeps.contrasts import Contrast, Interaction
@@ -21,7 +21,7 @@ from transformer_jax.sweeps.report.page import page
 from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, notes
 from transformer_jax.sweeps.report.summary import contrast_records, summarise
 from transformer_jax.sweeps.results import RESULT, TRIALS
-from transformer_jax.sweeps.statistics import holm, paired_difference, seeds_to_find
+from transformer_jax.sweeps.statistics import holm, seeds_to_find
 from transformer_jax.sweeps.study_json import declaration_of, declared_study
 
 METRIC = "test/exact_match"

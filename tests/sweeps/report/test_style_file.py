@@ -65,7 +65,7 @@ def test_the_example_of_the_documents_renames_a_committed_study(tmp_path):
     assert {field.name for field in dataclasses.fields(Style)} - json.loads(example).keys() == {"colour_map"}
     given = dataclasses.replace(results, style=style)
     (figure,) = draw_opening(given, effects(given))
-    assert figure.alt.startswith("Paired differences in test sacreBLEU, mean ± 95 %: Pre-LN against Post-LN, with ")
+    assert figure.alt.startswith("Paired differences in sacreBLEU, mean ± 95 %: Pre-LN against Post-LN, with ")
     assert "layers 6" in figure.alt
     assert f'width="{3.3 * 72:.1f}'.rstrip("0") in figure.svg.decode()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from transformer_jax.sweeps.contrasts import Contrast
+from transformer_jax.sweeps.figures import number_of
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.formatting import (
@@ -219,13 +220,13 @@ def _pair(effect: Effect) -> str:
 
 
 def _sides(effect: Effect, framed: bool = True) -> list[str]:
-    """Return the names of the two values; without the axis if a sentence's frame is to have it."""
+    """Return the names of the two values; without the axis if it is the only one, or a sentence's frame has it."""
     axis = effect.comparison.axes[0]
     values = [effect.labels[axis], effect.comparison.against[axis]]
     declared = effect.comparison.declared
     if framed and isinstance(declared, Contrast) and declared.says:
         return values
-    return [f"{axis} {value}" for value in values]
+    return [_named(axis, value, is_alone=len(effect.labels) == 1) for value in values]
 
 
 def _signed(effect: Effect) -> str:
@@ -319,8 +320,13 @@ def _across_groups(found: Order) -> Iterator[str]:
 
 def _name(variant: Variant) -> str:
     """Return the labels in words; of one axis only the value, unless it is a number."""
-    alone = len(variant.labels) == 1 and not variant.short_name.replace(".", "").isdigit()
-    return variant.short_name if alone else _and(_words(variant.labels))
+    labels = variant.labels
+    return _and([_named(axis, value, is_alone=len(labels) == 1) for axis, value in labels.items()])
+
+
+def _named(axis: str, value: str, is_alone: bool) -> str:
+    """Return `norm pre`, or `pre` if the study has no other axis and the value is not a number."""
+    return value if is_alone and math.isnan(number_of(value)) else f"{axis} {value}"
 
 
 def _why_not(variant: Variant, metric: str, results: StudyResults) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from transformer_jax.sweeps.figures import number_of
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.effects import Effect
 from transformer_jax.sweeps.report.formatting import (
@@ -68,8 +69,8 @@ class AnswerTable(NamedTuple):
     """A table with a group of columns for each metric.
 
     axes: heads of the columns before the groups: one per axis of the study; of contrasts first CONTRAST, then each axis
-    whose value is a condition. groups: labels of the metrics. columns: of each
-    group. is_whole: whether all trials of all lines have finished.
+    whose value is a condition. groups: labels of the metrics. columns: of each group. is_whole: whether all trials of
+    all lines have finished.
     """
 
     axes: Sequence[str]
@@ -123,11 +124,8 @@ def label_orders(results: StudyResults) -> Mapping[str, Mapping[str, float]]:
     for axis in results.study.axes:
         found = dict.fromkeys(axis.values if isinstance(axis, Axis) else ())
         found |= dict.fromkeys(variant.labels[axis.name] for variant in results.variants)
-        try:
-            numbers = {label: float(label) for label in found}
-        except ValueError:
-            numbers = {}
-        is_numeric = numbers and all(map(math.isfinite, numbers.values()))
+        numbers = {label: number_of(label) for label in found}
+        is_numeric = all(map(math.isfinite, numbers.values()))
         orders[axis.name] = numbers if is_numeric else {label: float(at) for at, label in enumerate(found)}
     return orders
 

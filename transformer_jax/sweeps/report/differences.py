@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from transformer_jax.sweeps.contrasts import difference_by_seed
 from transformer_jax.sweeps.report.effects import Effect
-from transformer_jax.sweeps.report.summary import csv_text
+from transformer_jax.sweeps.report.summary import csv_text, finite
 
 DIFFERENCES = "differences.csv"
 
@@ -22,7 +21,7 @@ def differences_csv(found: Sequence[Effect]) -> str:
     """Return one CSV line per contrast, metric and seed; the columns of the axes are those of contrasts.csv."""
     axes = list(found[0].labels) if found else []
     lines = [
-        [*effect.labels.values(), effect.axis, effect.against, effect.metric, seed, of if math.isfinite(of) else None]
+        [*effect.labels.values(), effect.axis, effect.against, effect.metric, seed, finite(of)]
         for effect in found
         for seed, of in differences_of(effect).items()
     ]

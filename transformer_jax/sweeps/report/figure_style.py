@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Of Okabe and Ito 2008, "Color universal design"."""
+GREY = "#9298a3"
+"""Visible on light and dark pages."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +22,8 @@ class Style:
       font_size: in points.
       colours: of lines, as hexadecimal numbers.
       colour_map: of heat maps, a name of matplotlib.
-      labels: words in place of a value, an axis or a metric, by its name. `axis=value` names a value of one axis, and
-        its words take the place of both.
+      labels: words in place of a value, an axis, a metric or the tuned field, by its name. `axis=value` names a
+        value of one axis, and its words take the place of both.
     """
 
     width: float = 5.2

@@ -12,7 +12,7 @@ from transformer_jax.sweeps.contrasts import Interaction
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.differences import differences_of
 from transformer_jax.sweeps.report.effects import Effect, Verdict
-from transformer_jax.sweeps.report.figure_style import Style
+from transformer_jax.sweeps.report.figure_style import GREY, Style
 from transformer_jax.sweeps.report.formatting import difference_of, verdict_of
 from transformer_jax.sweeps.report.labels import literal, metric_text
 from transformer_jax.sweeps.report.number_text import number_text
@@ -24,7 +24,6 @@ CAPTION = (
     "rows. Filled diamond: ahead. Square: equal. Empty diamond: undecided. Numbers: contrasts.csv and differences.csv."
 )
 _MARKERS: dict[Verdict, str] = {"ahead": "D", "equal": "s", "undecided": "D", "": "o"}
-_DOTS = "#9298a3"  # visible on light and dark pages
 _LABEL, _SIDE = 22, 14  # characters that fit
 _LINE = 1.3 / 72  # height of a line of text, in inches per point of its size
 _JITTER = 0.618034  # of the golden ratio, whose multiples are spread evenly
@@ -87,7 +86,7 @@ def _panel(
     axes.tick_params(axis="y", length=0, labelsize=size)
     width = effects[0].width
     if math.isfinite(width):
-        axes.axvspan(-width, width, color=_DOTS, alpha=0.22, lw=0, zorder=0)
+        axes.axvspan(-width, width, color=GREY, alpha=0.22, lw=0, zorder=0)
     axes.axvline(0, color=_ink(), lw=1, zorder=1)
     seeds = sorted({seed for effect in effects for seed in differences_of(effect)})
     spread = 1.4 * _LINE * size
@@ -104,7 +103,7 @@ def _panel(
                 words = axes.text(*place, literal(side), transform=axes.get_yaxis_transform(), ha=align, va="center")
                 words.set(size=size, bbox={"fc": _ground(), "ec": "none", "pad": 1})
             if at > space:
-                axes.axhline(at - space, color=_DOTS, lw=0.6)
+                axes.axhline(at - space, color=GREY, lw=0.6)
         else:
             _draw_row(axes, row.effect, y, lifts, results)
             said = literal(_verdict(row.effect, results).replace(", ", ",\n"))
@@ -119,7 +118,7 @@ def _panel(
 
 def _draw_row(axes: Any, effect: Effect, y: float, lifts: dict[int, float], results: Any) -> None:
     dots = {seed: value for seed, value in differences_of(effect).items() if math.isfinite(value)}
-    axes.plot(*([*dots.values()], [y + lifts[seed] for seed in dots]), "o", ms=3.2, color=_DOTS, mew=0, zorder=2)
+    axes.plot(*([*dots.values()], [y + lifts[seed] for seed in dots]), "o", ms=3.2, color=GREY, mew=0, zorder=2)
     mean, half_width, *_ = effect.difference
     if effect.verdict == "not compared" or not math.isfinite(mean):
         return
@@ -236,8 +235,7 @@ def _described(metric: str, effects: Sequence[Effect], results: StudyResults) ->
             + (f", {verdict}" if verdict else "")
         )
     yield f"{'; '.join(said)}."
-    count = sum(effect.metric == metric for effect in effects)
-    if count == MOST_ROWS:
+    if len(effects) == MOST_ROWS:
         yield f"At most {MOST_ROWS} contrasts are shown."
     if math.isfinite(effects[0].width):
         yield f"The declared width is ± {number_text(float(effects[0].width))}."

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformer_jax.sweeps.figures import HeatMap, number_of
 from transformer_jax.sweeps.report.collect import StudyResults
-from transformer_jax.sweeps.report.figure_style import Style
+from transformer_jax.sweeps.report.figure_style import GREY, Style
 from transformer_jax.sweeps.report.labels import metric_text, missing, plain_label, say, wrapped_note
 from transformer_jax.sweeps.report.number_text import NOTHING, number_text
 from transformer_jax.sweeps.report.variants import Variant
@@ -16,7 +16,6 @@ from transformer_jax.sweeps.statistics import Estimate, estimate
 
 MOST_PANELS = 12
 _BLACK, _WHITE = "#000000", "#fffffe"  # neither is a colour that changes on a dark page
-_EMPTY = "#9298a3"  # visible on light and dark pages
 _COLUMNS = 2  # of panels
 _CELL, _AROUND = 0.42, 1.0  # inches: height of a cell, and of the labels of a panel
 
@@ -95,7 +94,7 @@ def _panel(
         mark = "*" if place in cells and missing([cells[place]]) else ""
         of = found.get(place)
         if of is None or not math.isfinite(of.mean):
-            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fc="none", ec=_EMPTY, lw=0.6))
+            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fc="none", ec=GREY, lw=0.6))
             if place in cells:
                 axes.text(x, y, NOTHING + mark, ha="center", va="center", fontsize=size)
             continue

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.sweeps.figures import number_of
 from transformer_jax.sweeps.report.collect import StudyResults
-from transformer_jax.sweeps.report.figure_style import Style
+from transformer_jax.sweeps.report.figure_style import GREY, Style
 from transformer_jax.sweeps.report.labels import legend, literal, plain_label, say, wrapped_note
 from transformer_jax.sweeps.study import Axis
 
@@ -28,7 +28,6 @@ _STYLES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _COLUMNS, _PANEL_TITLE = 3, 22  # of panels: columns, characters
 _ROW = {1: 2.5, 2: 2.0, 3: 1.45}  # inches, by number of columns
-_GREY = "#9298a3"  # visible on light and dark pages
 _LONGEST_END = 16  # characters of a label at the end of a line
 _SPREAD = 0.24  # of shifted lines, in units of their x
 
@@ -169,7 +168,7 @@ class LinePanels:
         if self._plan.is_apart:
             for other in self._lines:
                 if other is not group[0] and other.points:
-                    panel.plot(*zip(*other.points, strict=True), lw=0.7, color=_GREY, zorder=1)
+                    panel.plot(*zip(*other.points, strict=True), lw=0.7, color=GREY, zorder=1)
             text = words(self._varying(group[0].labels)) + group[0].lost
         else:
             text = words({axis: group[0].labels[axis] for axis in self._plan.panels})

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformer_jax.sweeps.figures import CustomFigure
 from transformer_jax.sweeps.report.collect import StudyResults
-from transformer_jax.sweeps.report.formatting import metric_label, metric_name
+from transformer_jax.sweeps.report.labels import metric_text, short_metric_text
 from transformer_jax.sweeps.report.line_panels import Line, LinePanels, point_style
 from transformer_jax.sweeps.report.tuning import Response, number, responses
 
@@ -22,8 +22,8 @@ def response_figure(results: StudyResults) -> CustomFigure | None:
     """Return the figure of a study's tuning; None if it has none."""
     if not results.tuning or results.study.tuned is None:
         return None
-    metric = metric_name(results.study.tuning_metric.name, results.task)
-    title = f"Tuning: {metric} by {results.study.tuned.field.rpartition('.')[2]}"
+    field, metric = results.study.tuned.field, short_metric_text(results.study.tuning_metric.name, results)
+    title = f"Tuning: {metric} by {results.style.labels.get(field) or field.rpartition('.')[2]}"
     return CustomFigure(draw, title, described)
 
 
@@ -36,20 +36,21 @@ def draw(axes: Any, results: StudyResults) -> None:
         for at, of in enumerate(found)
     ]
     panels = LinePanels(axes, lines, results, _style)
-    _scales(panels.all, found)
-    panels.label(results.study.tuned.field, metric_label(results.study.tuning_metric.name, results.task), "")
+    _scales(panels.all, found, results.style.font_size)
+    field = results.study.tuned.field
+    panels.label(results.style.axis(field), metric_text(results.study.tuning_metric.name, results), "")
 
 
 def described(results: StudyResults) -> str:
     """Return the alt text, with the chosen values."""
     assert results.study.tuned is not None
-    label = metric_label(results.study.tuning_metric.name, results.task)
-    chosen = [f"{number(of.chosen.value)} with {of.variant.name}" for of in responses(results)]
+    label, style = metric_text(results.study.tuning_metric.name, results), results.style
+    chosen = [f"{number(of.chosen.value)} with {style.words(of.variant.labels)}" for of in responses(results)]
     diverged = sum(point.diverged for of in responses(results) for point in of.points)
     lost = f" {diverged} tuning trials diverged, marked by crosses." if diverged else ""
     return (
-        f"{label} against {results.study.tuned.field}, a line for each of {len(chosen)} variants. A ring marks the "
-        f"chosen value: {'; '.join(chosen)}.{lost}"
+        f"{label} against {style.axis(results.study.tuned.field)}, a line for each of {len(chosen)} variants. A ring "
+        f"marks the chosen value: {'; '.join(chosen)}.{lost}"
     )
 
 
@@ -73,8 +74,8 @@ def _finite(response: Response) -> tuple[list[float], list[float]]:
     return [point.value for point in points], [point.score for point in points]
 
 
-def _scales(panels: Sequence[Any], found: Sequence[Response]) -> None:
-    """Scale the values logarithmically, and the metric too if its numbers are far apart."""
+def _scales(panels: Sequence[Any], found: Sequence[Response], size: float) -> None:
+    """Scale the values logarithmically, and the metric too if its numbers are far apart. Args: size: of the font."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
     values = sorted({point.value for response in found for point in response.points})
@@ -89,7 +90,7 @@ def _scales(panels: Sequence[Any], found: Sequence[Response]) -> None:
             panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
             panel.xaxis.set_minor_locator(NullLocator())
             if is_single:
-                panel.tick_params(axis="x", labelsize=8, rotation=0 if len(values) <= 5 else 45)
+                panel.tick_params(axis="x", labelsize=0.8 * size, rotation=0 if len(values) <= 5 else 45)
         panel.xaxis.set_minor_formatter(NullFormatter())
         if is_wide:
             panel.set_yscale("log")

@@ -22,8 +22,8 @@ _PAIRED = (
     "the mean over the seeds that both have, since trials with the same seed share data order and initial draws. p is "
     "the p-value of the two-sided paired t-test, corrected by the method of Holm 1979"
 )
-_SEEDS_ONLY = "hold the noise of the seeds only, not that of a finite test set"
-_OF_MEANS = "those of means hold the noise of the seeds only"
+_SEEDS_ONLY = "include the noise of the seeds only, not that of a finite test set"
+_OF_MEANS = "those of means include the noise of the seeds only"
 _MOST_NAMED = 8
 _UNDECIDED = "is not decided: the other seeds are a selection."
 _COMMONLY = "A difference with p below 0.05 is commonly called significant."
@@ -90,8 +90,8 @@ def notes(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect])
     if results.asked is not None and (added := results.asked.added(results.study.seeds)):
         said.append(
             f"{_seeds(added).capitalize()} {'was' if len(added) == 1 else 'were'} added to the study after its first "
-            "trial. If results were a reason for it, intervals are too short and p-values too small; a number of seeds "
-            "that follows from a precision has neither fault."
+            "trial. If results were the reason, intervals are too short and p-values too small. Seeds that a precision "
+            "asks for have neither fault."
         )
     said += _noise(results, effects)
     few = f"{fewest} {'seed says' if fewest == 1 else 'seeds say'} little" if fewest < 5 else "Few seeds say little"
@@ -125,8 +125,7 @@ def _stages(results: StudyResults, rows: Sequence[Row]) -> list[str]:
     said = [
         f"The study asks for intervals of {widths}. The number of seeds is that of Stein's rule: it follows from the "
         f"spread of the first {len(study.seeds)} seeds alone, and is at most {study.max_seeds}. Intervals and p-values "
-        "of these metrics have this spread; where the seeds do not suffice, they are those of Student's t over all "
-        "seeds."
+        "of these metrics use this spread. Where the seeds do not suffice, they are Student's, of all seeds."
     ]
     if wider:
         said.append(f"The intervals of these differences to the reference are wider than asked: {'; '.join(wider)}.")
@@ -155,11 +154,11 @@ def _noise(results: StudyResults, effects: Sequence[Effect]) -> list[str]:
         }
         if parts := [f"{of} in {_listed(names)}" for of, names in larger.items() if names]:
             said.append(f"The larger noise of a difference in {name} is that of {'; that of '.join(parts)}.")
-    return [
-        "Intervals of differences hold the noise of the seeds and, where it is known, that of the test set: what its "
-        f"examples have in common for all seeds. {CONTRASTS} has both as standard errors. {said[0]}",
-        *said[1:],
-    ]
+    first = (
+        "Intervals of differences include the noise of the seeds and, where it is known, that of the test set, whose "
+        f"examples are the same for all seeds. {CONTRASTS} has both as standard errors."
+    )
+    return [" ".join([first, *said[:1]]), *said[1:]]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -46,7 +46,7 @@ def read_style(file: Path, results: StudyResults) -> Style:
         if name not in names:
             raise ConfigError(
                 f"--style={file}: labels: no axis, value or metric '{name}'{nearest(name, names)}; name an axis, a "
-                "value, axis=value, or SPLIT/METRIC"
+                "value, axis=value, SPLIT/METRIC or the tuned field"
             )
     if "colours" in values:
         values["colours"] = tuple(values["colours"])
@@ -59,7 +59,8 @@ def _names(results: StudyResults) -> set[str]:
     pairs += [(axis.name, value) for axis in results.study.axes if isinstance(axis, Axis) for value in axis.values]
     of_axes = {name for axis, value in pairs for name in (axis, value, f"{axis}={value}")}
     of_bins = {figure.name for figure in results.study.figures if isinstance(figure, MetricByBin)}
-    return of_axes | of_bins | {*results.metrics, *results.logged}
+    tuned = set() if results.study.tuned is None else {results.study.tuned.field, results.study.tuning_metric.name}
+    return of_axes | of_bins | tuned | {*results.metrics, *results.logged}
 
 
 def _number(low: float, high: float) -> Callable[[Any], str]:

@@ -104,8 +104,8 @@ def summary_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "variant": dict(row.variant.labels),
             "metric": row.metric,
             "direction": row.direction,
-            "mean": _number(row.estimate.mean),
-            "half_width": _number(row.estimate.half_width),
+            "mean": finite(row.estimate.mean),
+            "half_width": finite(row.estimate.half_width),
             "seeds": row.estimate.count,
             "trials": sum(row.variant.counts.values()),
             **{status.replace(" ", "_"): row.variant.counts.get(status, 0) for status in _UNFINISHED},
@@ -127,11 +127,11 @@ def contrast_records(found: Sequence[Effect]) -> list[dict[str, Any]]:
             "metric": effect.metric,
             **_difference(effect.difference, effect.corrected),
             "verdict": effect.verdict,
-            "declared_width": _number(effect.width),
+            "declared_width": finite(effect.width),
             "seeds_to_decide": effect.seeds_to_decide if effect.verdict == "undecided" else None,
-            "smallest_effect": _number(effect.smallest),
-            "seed_error": _number(effect.seed_error),
-            "test_error": _number(effect.test_error),
+            "smallest_effect": finite(effect.smallest),
+            "seed_error": finite(effect.seed_error),
+            "test_error": finite(effect.test_error),
         }
         for effect in found
     ]
@@ -170,15 +170,16 @@ def _csv_of(records: Sequence[dict[str, Any]]) -> str:
 def _difference(found: Difference | None, corrected: float) -> Mapping[str, Any]:
     difference = found or Difference(math.nan, math.nan, math.nan, 0)
     return {
-        "difference": _number(difference.mean),
-        "difference_half_width": _number(difference.half_width),
+        "difference": finite(difference.mean),
+        "difference_half_width": finite(difference.half_width),
         "pairs": None if found is None else difference.count,
-        "p_value": _number(difference.p_value),
-        "p_value_holm": _number(corrected),
+        "p_value": finite(difference.p_value),
+        "p_value_holm": finite(corrected),
     }
 
 
-def _number(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """Return a number; None if it is not finite, as a CSV file and JSON have it."""
     return value if math.isfinite(value) else None
 
 

@@ -11,7 +11,7 @@ from transformer_jax.config import walk
 from transformer_jax.sweeps.report.collect import StudyResults, variants_of
 from transformer_jax.sweeps.report.formatting import amount, metric_label, metric_name, unfinished
 from transformer_jax.sweeps.report.number_text import NOTHING, number_text
-from transformer_jax.sweeps.report.summary import csv_text
+from transformer_jax.sweeps.report.summary import csv_text, finite
 from transformer_jax.sweeps.report.variants import TrialResult, Variant
 from transformer_jax.sweeps.search.tuning import mean
 from transformer_jax.sweeps.study import Axis
@@ -27,7 +27,7 @@ from transformer_jax.sweeps.tuning import (
 )
 
 TUNING_TABLE = "tuning.csv"
-HEADS = ("chosen value", "times its own", "metric there", "good values", "best at the edge", "tuning trials")
+HEADS = ("chosen value", "factor", "metric there", "good values", "best at the edge", "tuning trials")
 
 
 class Point(NamedTuple):
@@ -125,13 +125,18 @@ def tuning_csv(results: StudyResults) -> str:
     header = [*axes, FACTOR, "value", "metric", "mean", "seeds", "diverged", "chosen", "good", "margin"]
     lines = []
     for response in responses(results):
-        margin = response.margin if math.isfinite(response.margin) else None
         for point in response.points:
             marks = ["yes" if of else "" for of in (point is response.chosen, response.is_good(point))]
-            score = point.score if math.isfinite(point.score) else None
             labels = [response.variant.labels[axis] for axis in axes]
-            numbers = [factor_label(point.factor), point.value, name, score, point.finished, point.diverged]
-            lines.append([*labels, *numbers, *marks, margin])
+            numbers = [
+                factor_label(point.factor),
+                point.value,
+                name,
+                finite(point.score),
+                point.finished,
+                point.diverged,
+            ]
+            lines.append([*labels, *numbers, *marks, finite(response.margin)])
     return csv_text(header, lines)
 
 
@@ -147,20 +152,19 @@ def sentences(results: StudyResults) -> list[str]:
     trials = [trial for response in found for point in response.points for trial in point.trials]
     counts = Variant({}, tuple(trials)).counts
     lost = unfinished(counts)
+    worst = "; a diverged trial is worse than all others" if counts.get("diverged") else ""
     said = [
         f"{tuned.field} is tuned for every variant by the same rule: {_factors(tuned)} times its own value, with "
         f"{'seed' if tuned.seeds == 1 else 'seeds'} {seeds}, which no trial of the study has. The value with the best "
-        f"{label} counts; the test set is not used.",
+        f"{label} is chosen; the test set is not used.",
         f"Each variant has {len(trials) // len(found)} tuning trials, {len(trials)} in all"
-        + (f"; {', '.join(lost)}, which is the worst." if lost else "."),
+        + (f"; {', '.join(lost)}{worst}." if lost else "."),
     ]
     if below or above:
         steps = [
             f"{_times(count)} to {side} values" for count, side in ((below, "smaller"), (above, "larger")) if count
         ]
-        said.append(
-            f"A best value lay at the edge of the grid, so it was extended for all variants, {' and '.join(steps)}."
-        )
+        said.append(f"A best value lay at the edge, so the grid was extended for all variants: {' and '.join(steps)}.")
     for side, more in (("lower", "smaller"), ("upper", "larger")):
         if names := [response.variant.name for response in found if response.edge == side]:
             verb = "lies" if len(names) == 1 else "lie"
@@ -171,11 +175,11 @@ def sentences(results: StudyResults) -> list[str]:
     if not any(response.edge for response in found):
         said.append("In the end no best value lies at the edge of the grid.")
     if names := [response.variant.name for response in found if response.best is None]:
-        said.append(f"All tuning trials of {'; '.join(names)} diverged, so the study has its own value there.")
+        said.append(f"All tuning trials of {'; '.join(names)} diverged, so it keeps its own value.")
     within = f"{RELATIVE_MARGIN * 100:g} % of the best {label}"
     if tuned.margin is not None:
         within = amount(f"{tuned.margin:g}", metric, results.task)
-    said.append(f"Good values are the neighbours of the best that differ from it by at most {within}.")
+    said.append(f"Good values are the best one and its neighbours that differ from it by at most {within}.")
     return said
 
 
