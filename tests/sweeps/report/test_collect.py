@@ -186,7 +186,7 @@ def test_the_next_metric_decides_if_all_are_equal(workdir, folder):
         change(file, metrics=metrics and metrics | {"test/exact_match": 0.0})
     results = collect(workdir, folder)
     said = answer(results, summarise(results), [])
-    assert said[0] == "No difference was found in test exact match: 3 seeds cannot tell the 4 variants apart."
+    assert said[0] == "No difference could be shown in test exact match: 3 seeds cannot tell the 4 variants apart."
     assert "num_heads 1 is ahead of all others that were compared in test loss" in "".join(said)
     for file in workdir.glob(f"{TRIALS}/*/{RESULT}"):
         metrics = json.loads(file.read_text())["metrics"]

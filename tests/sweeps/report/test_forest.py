@@ -225,7 +225,7 @@ def test_contrasts_without_conditions_are_rows_of_one_head(tmp_path):
     (match, _), alt = drawn(effects(results), results)
     labels = [label.get_text().partition("\n")[0] for label in match.get_yticklabels()]
     assert labels == ["num_heads", *(f"{heads} against 1" for heads in (2, 4, 8, 16))]
-    assert [text.get_text() for text in match.texts][:2] == ["◀ 1 ahead", "first ahead ▶"]
+    assert [text.get_text() for text in match.texts][:2] == ["◀ 1 ahead", "first named ahead ▶"]
     assert "num_heads: 2 against 1: " in alt
 
 

@@ -87,7 +87,7 @@ def _of_contrasts(results: StudyResults, metric: Metric, effects: Sequence[Effec
     if undecided and not ahead:
         seeds = max(effect.difference.count for effect in undecided)
         said.insert(
-            0, Part(f"No difference was found in {metric_name(metric.name, results.task)} with {_seeds(seeds)}.")
+            0, Part(f"No difference could be shown in {metric_name(metric.name, results.task)} with {_seeds(seeds)}.")
         )
     return said
 
@@ -146,9 +146,10 @@ def _all_undecided(effects: Sequence[Effect], count: int, results: StudyResults)
     """Return a sentence on several contrasts of `count` that are undecided."""
     counts = sorted({effect.difference.count for effect in effects})
     seeds = _seeds(counts[-1]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
-    largest = max((effect.difference for effect in effects), key=lambda difference: abs(difference.mean))
-    size = amount(interval(abs(largest.mean), largest.half_width), effects[0].metric, results.task)
-    said = f"Undecided with {seeds}: {len(effects)} of {count} contrasts, the largest by {size}"
+    largest = max(effects, key=lambda effect: abs(effect.difference.mean))
+    size = amount(_signed(largest), largest.metric, results.task)
+    said = f"Undecided with {seeds}, corrected for {count} contrasts: {len(effects)} of them"
+    said += f"; the largest: {_where(largest, begins=False)}{_pair(largest)}, {size}"
     tested = [effect.seeds_to_decide for effect in effects if not math.isnan(effect.corrected)]
     if not tested:
         return f"{said}."
@@ -262,7 +263,8 @@ def _of_order(results: StudyResults, metric: Metric, rows: Sequence[Row]) -> lis
         number = estimate_of(by_variant[only.name])
         return [f"Only {_name(only)} has {has}: {number if name in has else f'{name} {number}'}.", *left_out]
     if not found.apart:
-        said = f"No difference was found in {name}: {_seeds(seeds)} cannot tell the {len(everyone)} variants apart."
+        apart = f"{_seeds(seeds)} cannot tell the {len(everyone)} variants apart"
+        said = f"No difference could be shown in {name}: {apart}."
         return [said, f"Best mean first: {listed(everyone)}.", *_would_decide(found), *left_out]
     groups = found.groups
     if found.winner is None:

@@ -21,10 +21,11 @@ MOST_ROWS, MOST_ROWS_IN_ALL = 40, 16
 """Most rows of the first metric; most rows with which further metrics are shown."""
 CAPTION = (
     "Mean of the paired differences with its 95 % interval, and a dot for each seed, which has the same height in all "
-    "rows. Filled diamond: ahead. Square: equal. Empty diamond: undecided. Numbers: contrasts.csv and differences.csv."
+    "rows. Filled diamond: ahead. Square: equal. Empty diamond: undecided. Verdicts are corrected for the number of "
+    "contrasts and intervals are not, so one beside 0 may be undecided. Numbers: contrasts.csv and differences.csv."
 )
 _MARKERS: dict[Verdict, str] = {"ahead": "D", "equal": "s", "undecided": "D", "": "o"}
-_LABEL, _SIDE = 22, 14  # characters that fit
+_LABEL, _SIDE = 22, 18  # characters that fit
 _LINE = 1.3 / 72  # height of a line of text, in inches per point of its size
 _JITTER = 0.618034  # of the golden ratio, whose multiples are spread evenly
 
@@ -65,7 +66,7 @@ def draw_forest(effects: Sequence[Effect], canvas: Any, results: StudyResults) -
     size = results.style.font_size
     rows = [list(_rows(own, results)) for _, own in shown]
     heights = [[row.lines * _LINE * size + 0.1 for row in of] for of in rows]
-    canvas.set_figheight(math.fsum(map(math.fsum, heights)) + len(shown) * 3.8 * _LINE * size + 0.1)
+    canvas.set_figheight(math.fsum(map(math.fsum, heights)) + len(shown) * 4.4 * _LINE * size + 0.1)
     all_axes = canvas.subplots(len(shown), squeeze=False, height_ratios=list(map(math.fsum, heights)))[:, 0]
     for axes, (metric, own), of, height in zip(all_axes, shown, rows, heights, strict=True):
         _panel(axes, metric, own, list(zip(of, height, strict=True)), size, results)
@@ -111,8 +112,10 @@ def _panel(
     axes.set_yticks(places, [literal(row.text) for row, _ in rows])
     for label, (row, _) in zip(axes.get_yticklabels(), rows, strict=True):
         label.set_fontweight("bold" if row.effect is None else "normal")
-    band = f"\nshaded: within the declared ± {number_text(float(width))}" if math.isfinite(width) else ""
-    axes.set_xlabel(literal(f"difference in {_unit_text(metric, results)}") + band)
+    band = f"shaded: within the declared ± {number_text(float(width))}" if math.isfinite(width) else ""
+    title = literal(f"Difference in {_unit_text(metric, results)}")
+    axes.set_title(title, loc="left", size=size, weight="bold")
+    axes.set_xlabel(band)
     axes.margins(x=0.06)
 
 
@@ -188,8 +191,8 @@ def _pair(effect: Effect, results: StudyResults, is_long: bool = True) -> str:
 def _sides(group: Sequence[Effect], results: StudyResults) -> tuple[str, str]:
     """Return who is ahead where the difference is negative, and where it is positive."""
     firsts, others = zip(*(_names(effect, results) for effect in group), strict=True)
-    first = firsts[0] if len(set(firsts)) == 1 else "first"
-    other = others[0] if len(set(others)) == 1 else "second"
+    first = firsts[0] if len(set(firsts)) == 1 else "first named"
+    other = others[0] if len(set(others)) == 1 else "second named"
     direction = group[0].direction
     verb = "higher" if not direction else "gains" if _is_interaction(group[0]) else "ahead"
     left, right = (first, other) if direction == "min" else (other, first)

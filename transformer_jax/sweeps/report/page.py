@@ -122,6 +122,7 @@ def _part(part: Part) -> Html:
 
 def _unbroken(sentence: str) -> str:
     """Return a sentence in which no line ends within an interval or a p-value."""
+    sentence = re.sub(r"(\d)e-(\d)", "\\1e-\N{WORD JOINER}\\2", sentence)
     return re.sub(r" ([±=]) ", "\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", sentence)
 
 
