@@ -247,7 +247,7 @@ PROGRAMS = {
 
 
 FOLDERS = ("docs/*.md", "*/README.md", "experiments/*/README.md")
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
 PAGES += dict.fromkeys(page for folder in FOLDERS for page in sorted(ROOT.glob(folder)))
 PROGRAM = re.compile(r"(?:srun |[A-Z]+=\S+ )?(transformer-jax|python -m (?:experiments|benchmarks)[\w.]+) (.*)")
 
