@@ -74,6 +74,12 @@ def test_path_lines():
     assert pages.with_path_line(once, "Path: new") == "# A\n\nPath: new\n\ntext\n"
 
 
+def test_the_last_path_ends_in_contributing():
+    last = pages.pages((DOCS / "README.md").read_text())[-1]
+    line = f"Path: [{last.path}](docs/README.md#{pages.anchor(last.path)}) · from [{last.title}](docs/{last.file})"
+    assert (ROOT / "CONTRIBUTING.md").read_text().splitlines()[2] == line
+
+
 def test_the_nav_of_the_site_has_every_page():
     class Loader(yaml.SafeLoader):
         """Reads `!ENV`, which mkdocs adds to YAML."""
