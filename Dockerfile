@@ -4,7 +4,7 @@
 #
 #   docker build -t transformer-jax .
 #   docker run --rm --gpus all transformer-jax doctor
-#   docker run --rm --gpus all -v "$PWD/runs:/work/runs" transformer-jax quickstart
+#   docker run --rm --gpus all -v "$PWD/runs:/app/runs" transformer-jax quickstart
 #
 # For another driver: --build-arg EXTRA=cuda12.
 ARG PYTHON=3.13
@@ -19,6 +19,6 @@ COPY configs ./configs
 COPY experiments ./experiments
 RUN pip install --no-cache-dir --constraint requirements.lock ".[${EXTRA}]"
 
-WORKDIR /work
+WORKDIR /app
 ENTRYPOINT ["transformer-jax"]
 CMD ["doctor"]
