@@ -242,7 +242,7 @@ def test_every_message_has_a_cause_and_a_cure():
 
 
 def terms():
-    return re.findall(r"^\*\*(.+?)\*\*(.*?)(?=\n\n|\Z)", (DOCS / "glossary.md").read_text(), re.M | re.S)
+    return re.findall(r"^\*\*(.+?)\*\*: (.*?)(?=\n\n|\Z)", (DOCS / "glossary.md").read_text(), re.M | re.S)
 
 
 def test_the_glossary_is_in_alphabetical_order():
