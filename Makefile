@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --
 
 STUDY = --config.model.emb_dim=64 --config.model.mlp_dim=256 --config.data.num_train_pairs=20000 --config.data.num_eval_pairs=200 --config.data.batching=packed --config.data.packed_length=64 --config.data.tokens_per_batch=512 --config.training.num_train_steps=300 --config.training.eval_every_steps=100 --config.optimizer.warmup_steps=60
 
-.PHONY: install quickstart study test test-slow test-all test-cluster test-live lint types lock clean
+.PHONY: install quickstart study test test-slow test-all test-cluster test-live lint types pages docs lock clean
 
 install: $(READY)
 
@@ -62,6 +62,14 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/ty check --python $(VENV)
+
+## Renew docs/api.md, the path line of every page and the nav of mkdocs.yml, from docstrings and docs/README.md.
+pages: $(READY)
+	$(BIN)/python docs/tools/pages.py
+
+## Build the site of the documents in build/site; a warning is an error.
+docs: $(READY)
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 ## Resolve the dependencies again for every supported Python; needs uv.
 lock:

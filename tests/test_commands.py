@@ -247,8 +247,8 @@ PROGRAMS = {
 
 
 FOLDERS = ("docs/*.md", "*/README.md", "experiments/*/README.md")
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-PAGES += [page for folder in FOLDERS for page in sorted(ROOT.glob(folder))]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+PAGES += dict.fromkeys(page for folder in FOLDERS for page in sorted(ROOT.glob(folder)))
 PROGRAM = re.compile(r"(?:srun |[A-Z]+=\S+ )?(transformer-jax|python -m (?:experiments|benchmarks)[\w.]+) (.*)")
 
 
@@ -366,8 +366,8 @@ def test_every_link_of_a_page_leads_somewhere(page):
     assert broken == []
 
 
-def test_the_readme_is_short_and_leads_to_every_page():
+def test_the_readme_is_short_and_leads_to_the_documents():
+    """docs/README.md lists every page: `test_docs.test_every_page_is_on_one_path_and_has_its_title`."""
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 150
-    linked = set(re.findall(r"\]\((docs/\w+\.md)\)", "\n".join(lines)))
-    assert linked == {page_name(page) for page in PAGES if page.parent.name == "docs"}
+    assert "(docs/README.md)" in "\n".join(lines)
