@@ -280,6 +280,8 @@ def test_the_decoder_of_a_pair_reads_the_encoder():
     assert readers() == ["cross-attention"]
     assert readers(**LABELS) == readers(**LANGUAGE_MODEL) == []
     assert readers(**LUONG) == ["lstm", "dot attention"]
+    assert readers(**LUONG, bridge="zero") == ["dot attention"]
+    assert readers(**RECURRENT, bridge="zero", feed_context=True) == ["lstm"]
     assert readers(**{**RECURRENT, "attention": "additive"}) == ["additive attention", "lstm"]
 
 

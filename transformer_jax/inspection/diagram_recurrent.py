@@ -57,7 +57,7 @@ def _cell_lines(config: ModelConfig, *more: str | bool | None) -> tuple[str, ...
 
 def _layers(config: ModelConfig, number: int, cell: Box) -> Repeat:
     between = tuple(dropout(config.dropout_rate)) if number > 1 else ()
-    return Repeat(counted(number), (cell, *(box._replace(title=f"{box.title} between") for box in between)))
+    return Repeat(counted(number), (cell, *(box._replace(title=f"{box.title} between layers") for box in between)))
 
 
 def _encoder(config: ModelConfig) -> Iterator[Part]:
@@ -88,8 +88,9 @@ def _decoder(config: ModelConfig, is_pair: bool) -> Iterator[Part]:
     if attention is not None and attention.before_cell:
         yield attends
     owns = ("decoder/layers_", *(("decoder/bridge/",) if is_pair and config.bridge in MAPPING_BRIDGES else ()))
+    reads_memory = is_pair and (config.bridge != "zero" or config.feed_context)
     fed = config.input_feeding and "reads the last attentional vector"
-    cell = Box(config.cell, _cell_lines(config, first, reads, fed), "recurrent", owns, reads_memory=is_pair)
+    cell = Box(config.cell, _cell_lines(config, first, reads, fed), "recurrent", owns, reads_memory)
     yield _layers(config, config.num_decoder_layers, cell)
     if attention is not None and not attention.before_cell:
         yield attends

@@ -17,7 +17,7 @@ _PACKED = ("zwei", "Liter", "</s>", "drei", "</s>", "<pad>")
 _SEGMENTS = (1, 1, 1, 2, 2, 0)
 _PREFIX = 3
 _CELL, _GAP, _LINE = 18.0, 6.0, 16.0
-_ACROSS = 3  # masks in a row
+_ACROSS = 2  # masks in a row
 
 
 class ExampleMask(NamedTuple):
@@ -60,7 +60,7 @@ _NOTES = {
 
 
 def masks_drawing() -> Drawing:
-    """Return a drawing of `example_masks`, three in a row; a query may attend to the keys that are blue."""
+    """Return a drawing of `example_masks`, two in a row; a query may attend to the keys that are blue."""
     examples = example_masks()
     left = max(text_width(token) for example in examples.values() for token in (*example.queries, *example.keys)) + _GAP
     width = left + max(text_width(_NOTES[title]) for title in examples) + _GAP
@@ -70,7 +70,7 @@ def masks_drawing() -> Drawing:
         x, y = 10 + number % _ACROSS * width, 40 + number // _ACROSS * (height + 24)
         shapes += [moved(shape, x, y) for shape in _panel(title, example, left)]
     rows = -(-len(examples) // _ACROSS)
-    title = "Masks: a query (row) may attend to the keys (columns) that are blue"
+    title = "Masks: a query (row) attends to the blue keys (columns)"
     alt = f"{title}. " + " ".join(
         f"{name}: {_NOTES[name]}; {', '.join(_row_in_words(query, example) for query in range(len(example.queries)))}."
         for name, example in examples.items()
