@@ -17,6 +17,7 @@ from transformer_jax.inspection.drawing import Rect, Sum
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.nn.dropout import DropoutRates
 from transformer_jax.nn.feed_forward import Activation
+from transformer_jax.nn.heads import TokenHead
 from transformer_jax.nn.norms import NormKind
 from transformer_jax.nn.patches import INPUTS
 from transformer_jax.nn.positions import Encoding
@@ -291,6 +292,13 @@ def test_layers_side_by_side():
     check_layout(drawing)
     assert sum(isinstance(shape, Sum) for shape in drawing.shapes) == 4
     assert sum(text.text == "layernorm" for text in texts_of(drawing)) == 5  # the last is the final norm of "pre"
+
+
+def test_a_head_without_a_drawing_is_a_box_with_its_name(monkeypatch):
+    tagging = {"architecture": "encoder_only", "task.name": "tagging"}
+    assert "logits of labels (64 → 2)" in words(**tagging)
+    monkeypatch.delitem(HEADS, TokenHead)
+    assert words(**tagging).endswith(", TokenHead (head of the task).")
 
 
 def test_an_architecture_from_outside_is_a_box_with_its_name():

@@ -1,4 +1,4 @@
-"""Draw the position encoding, masks and learning-rate schedule of a config, or of a checkpoint as trained.
+"""Draw position encoding, masks and learning-rate schedule of a config or checkpoint, or the blocks of its model.
 
     transformer-jax plot --config=wmt14:base --output=runs/plots
     transformer-jax plot --checkpoint=runs/first
