@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.inspection.diagram_parts import (
@@ -97,11 +98,11 @@ class _Placed:
         self.readers: list[float] = []
         """Heights of the boxes that read the memory."""
         y = self._chain(column.parts, 0.0)
-        self._arrow(y + _GAP, y)
+        self.shapes.append(Line(((0, y + _GAP), (0, y)), has_head=isinstance(column.parts[0], Box)))
         self.shapes.append(Text(0, y + _GAP + _LINE, column.reads))
         self.shapes.append(Text(0, y + _GAP + 2 * _LINE + 3, column.name, _TITLE, is_bold=True))
         self.height = y + _GAP + 2 * _LINE + 8
-        below = max(text_width(column.reads), text_width(column.name, _TITLE, True)) / 2
+        below = math.ceil(max(text_width(column.reads), text_width(column.name, _TITLE, True)) / 2)
         self.left = max(self.width / 2 + _FRAME, below)
         self.right = max(self.width / 2 + self.skip + _FRAME, below)
 
@@ -165,47 +166,37 @@ class _Placed:
         self.shapes.append(Line(((0, start), (0, end)), True))
 
 
+class _At(NamedTuple):
+    """A column on the page, with its upper end at (x, y), in the middle of the column."""
+
+    column: _Placed
+    x: float
+    y: float
+
+
 def _drawing(columns: Sequence[Column], title: str, alt: str) -> Drawing:
+    """Return a drawing of columns side by side, with their lower ends at one height, and a title above them."""
     placed = [_Placed(column) for column in columns]
-    top = _MARGIN + _TITLE + 2 * _GAP
-    height = max(column.height for column in placed)
-    shapes: list[Shape] = []
-    x = _MARGIN
-    middles, tops = [], []
+    content = sum(column.left + column.right for column in placed) + _GUTTER * (len(placed) - 1)
+    width = max(content, math.ceil(text_width(title, _TITLE + 1, True))) + 2 * _MARGIN
+    bottom = _MARGIN + _TITLE + 2 * _GAP + max(column.height for column in placed)
+    x, all_at = (width - content) / 2, []
     for column in placed:
-        middles.append(x + column.left)
-        tops.append(top + height - column.height)
-        shapes += [moved(shape, middles[-1], tops[-1]) for shape in column.all]
+        all_at.append(_At(column, x + column.left, bottom - column.height))
         x += column.left + column.right + _GUTTER
-    width = x - _GUTTER + _MARGIN
-    needed = text_width(title, _TITLE + 1, True) + 2 * _MARGIN
-    if needed > width:
-        shapes = [moved(shape, (needed - width) / 2, 0) for shape in shapes]
-        middles = [middle + (needed - width) / 2 for middle in middles]
-        width = needed
+    shapes = [moved(shape, at.x, at.y) for at in all_at for shape in at.column.all]
     shapes.append(Text(width / 2, _MARGIN + _TITLE, title, _TITLE + 1, is_bold=True))
-    readers = [(column, number) for number, column in enumerate(placed) if column.readers]
-    if readers:
-        column, number = readers[0]
-        shapes += _memory(
-            middles[0],
-            tops[0],
-            middles[number] - column.left - _GUTTER / 2,
-            [(middles[number] - column.width / 2, tops[number] + y) for y in column.readers],
-        )
-        outputs = [middle for place, middle in enumerate(middles) if place >= number]
-    else:
-        outputs = middles
-    for middle in outputs:
-        y = tops[middles.index(middle)]
-        shapes.append(Line(((middle, y), (middle, y - _GAP)), True))
-    return Drawing(width, top + height + _MARGIN, title, alt, tuple(shapes))
+    if all_at[-1].column.readers:
+        shapes += _memory(all_at[0], all_at[-1])
+        all_at = all_at[-1:]
+    shapes += [Line(((at.x, at.y), (at.x, at.y - _GAP)), has_head=True) for at in all_at]
+    return Drawing(width, bottom + _MARGIN, title, alt, tuple(shapes))
 
 
-def _memory(x: float, y: float, gutter: float, readers: Sequence[tuple[float, float]]) -> list[Shape]:
-    """Return the lines from the end of the encoder at (x, y) through the gutter to the boxes that read it."""
-    level = y - _GAP / 2
-    lines: list[Shape] = []
-    for to_x, to_y in readers:
-        lines.append(Line(((x, y), (x, level), (gutter, level), (gutter, to_y), (to_x, to_y)), True))
-    return lines
+def _memory(encoder: _At, decoder: _At) -> list[Shape]:
+    """Return the lines from the end of the encoder, between the columns, to the boxes that read it."""
+    level, gutter = encoder.y - _GAP / 2, decoder.x - decoder.column.left - _GUTTER / 2
+    start = ((encoder.x, encoder.y), (encoder.x, level), (gutter, level))
+    edge = decoder.x - decoder.column.width / 2
+    heights = [decoder.y + height for height in decoder.column.readers]
+    return [Line((*start, (gutter, height), (edge, height)), has_head=True) for height in heights]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -62,8 +63,10 @@ _NOTES = {
 def masks_drawing() -> Drawing:
     """Return a drawing of `example_masks`, two in a row; a query may attend to the keys that are blue."""
     examples = example_masks()
-    left = max(text_width(token) for example in examples.values() for token in (*example.queries, *example.keys)) + _GAP
-    width = left + max(text_width(_NOTES[title]) for title in examples) + _GAP
+    tokens = {token for example in examples.values() for token in (*example.queries, *example.keys)}
+    # Whole pixels, so that the bytes do not depend on the version of the font.
+    left = math.ceil(max(map(text_width, tokens)) + _GAP)
+    width = left + math.ceil(max(text_width(_NOTES[title]) for title in examples) + _GAP)
     height = 2.25 * _LINE + left + _CELL * max(len(example.queries) for example in examples.values())
     shapes: list[Shape] = []
     for number, (title, example) in enumerate(examples.items()):
