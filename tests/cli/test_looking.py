@@ -126,9 +126,60 @@ def test_plot_of_a_checkpoint(tmp_path, run, capsys):
     assert "constant, warm-up 2 of 8 steps, highest rate 0.01" in capsys.readouterr().out
 
 
+def test_a_diagram_of_a_config(tmp_path, capsys):
+    flags = ["plot", "--diagram", "--config=quickstart"]
+    for ending in ("svg", "pdf", "png"):
+        file = tmp_path / "new" / f"a.{ending}"
+        assert main([*flags, f"--output={file}"]) == 0
+        assert capsys.readouterr().out.startswith(f"{file}: Diagram of a model. encoder: token embedding (2,000")
+    assert {path.name for path in file.parent.iterdir()} == {"a.svg", "a.pdf", "a.png"}
+    before = (tmp_path / "new" / "a.svg").read_text()
+    other = tmp_path / "b.svg"
+    assert main([*flags, f"--output={other}", "--config.model.norm=rmsnorm", "--config.model.num_heads=2"]) == 0
+    after = other.read_text()
+    assert before.count(">layernorm<") == after.count(">rmsnorm<") == 7
+    assert before.count(">4 heads, d_k = 32<") == after.count(">2 heads, d_k = 64<") == 3
+
+
+def test_a_diagram_of_a_checkpoint(run, capsys):
+    assert run_main(["plot", "--diagram", f"--checkpoint={run}"]) == 0
+    file = run / "plots" / "diagram.svg"
+    assert capsys.readouterr().out.startswith(f"{file}: Diagram of a model. encoder: ")
+    assert file.read_bytes().startswith(b"<svg")
+    file.unlink()
+    file.parent.rmdir()
+
+
+def test_a_diagram_of_an_architecture_from_outside(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from transformer_jax.config import ExperimentConfig\n"
+        "from outside.pulse import PulseConfig\n"
+        "def get_config(arg=''):\n"
+        "    model = PulseConfig(architecture='outside.pulse:PulseArchitecture', vocab_size=300)\n"
+        "    return ExperimentConfig(model=model).to_config_dict()\n"
+    )
+    file = tmp_path / "a.svg"
+    assert main(["plot", "--diagram", f"--config={tmp_path / 'mine.py'}", f"--output={file}"]) == 0
+    assert ">outside.pulse:PulseArchitecture</text>" in file.read_text()
+    assert ">leak = 0.5</text>" in file.read_text()
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--diagram"], "plot takes one of --config=FILE.py and --checkpoint=WORKDIR"),
+        (["--diagram", "--config=quickstart"], "--output=... is missing"),
+        (["--diagram", "--config=quickstart", "--output=a.jpg"], "--output=a.jpg: expected a file that ends in .svg"),
+        (["--diagram", "--config=quickstart", "--output=folder"], "--output=folder: expected a file that ends in"),
+        (["--diagram", "--config=quickstart", "--output=/dev/null/a.svg"], "--output=/dev/null: cannot be made"),
+        (
+            ["--diagram", "--config=quickstart", "--output=a.svg", "--config.model.num_heads=3"],
+            "num_heads=3 does not divide",
+        ),
+        (
+            ["--diagram", "--config=quickstart", "--output=a.svg", "--config.model.architecture=outside.none:Missing"],
+            "model.architecture='outside.none:Missing': No module named",
+        ),
         ([], "plot takes one of --config=FILE.py and --checkpoint=WORKDIR"),
         (["--config=configs/quickstart.py", "--checkpoint=x"], "plot takes one of"),
         (["--config=configs/quickstart.py"], "--output=... is missing"),

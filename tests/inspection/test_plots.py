@@ -1,4 +1,4 @@
-"""Plotted positions, masks and schedules equal those of models and training."""
+"""Plotted positions and schedules equal those of models and training."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 from support import assert_close, random_params, tiny
 
 from transformer_jax.config import ExperimentConfig, OptimizerConfig, TrainingConfig
-from transformer_jax.inspection.plots import example_masks, schedule
+from transformer_jax.inspection.plots import schedule
 from transformer_jax.inspection.positions import (
     learned_tables,
     relative_biases,
@@ -71,20 +71,6 @@ def test_relative_biases_are_those_of_the_model():
                     assert np.isnan(actual).all()
                 else:
                     np.testing.assert_allclose(actual, bias[:, query, key], rtol=1e-6)
-
-
-def test_masks():
-    padding, causal, packed = (mask.astype(int).tolist() for _, mask in example_masks().values())
-    assert padding == [[1, 1, 1, 1, 0, 0]] * 6
-    assert causal == [[int(key <= query) for key in range(6)] for query in range(6)]
-    assert packed == [
-        [1, 0, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0, 0],
-        [1, 1, 1, 0, 0, 0],
-        [0, 0, 0, 1, 0, 0],
-        [0, 0, 0, 1, 1, 0],
-        [0, 0, 0, 0, 0, 0],
-    ]
 
 
 def config_of(steps, **optimizer):

@@ -1,4 +1,4 @@
-"""Pictures of masks and of the learning-rate schedule, drawn from the functions that training calls."""
+"""Pictures of positions, masks and the learning-rate schedule, drawn from the functions that training calls."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.config import RECURRENT, ExperimentConfig
-from transformer_jax.inspection.pictures import MASKED, label_ticks, new_figure, save
+from transformer_jax.inspection.drawing import write_drawing
+from transformer_jax.inspection.mask_drawing import masks_drawing
+from transformer_jax.inspection.pictures import new_figure, save
 from transformer_jax.inspection.positions import write_positions
-from transformer_jax.nn.masks import causal_mask, padding_mask, segment_mask
 from transformer_jax.training.hyper import split
 from transformer_jax.training.schedules import learning_rate
 from transformer_jax.typing import Params
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _POINTS = 2000
-_ATTENDED = "#08519c"
-_SOURCE = ["the", "dog", "bites", "</s>", "<pad>", "<pad>"]
-_PACKED = ["zwei", "Liter", "</s>", "drei", "</s>", "<pad>"]
-_SEGMENTS = [1, 1, 1, 2, 2, 0]
 
 
 def write_plots(config: ExperimentConfig, params: Params | None, folder: Path) -> dict[Path, str]:
@@ -36,43 +33,13 @@ def write_plots(config: ExperimentConfig, params: Params | None, folder: Path) -
     """
     files = write_positions(config.model, params, folder)
     if config.model.architecture != RECURRENT:
-        files[save(masks_figure(), folder / "masks.png")] = "masks for padding, causality and packed segments"
+        file = write_drawing(masks_drawing(), folder / "masks.png")
+        files[file] = "masks of encoder, decoder, cross-attention, packed rows and prefixes"
     files[save(schedule_figure(config), folder / "learning_rate.png")] = (
         f"{config.optimizer.schedule}, warm-up {config.optimizer.warmup_steps:,} of "
         f"{config.training.num_train_steps:,} steps, highest rate {schedule(config).rates.max():.3g}"
     )
     return files
-
-
-def example_masks() -> dict[str, tuple[list[str], np.ndarray]]:
-    """Return tokens and mask [T, T] of three examples, by title; True: the query of a row may attend to the key."""
-    is_token = jnp.array([[token != "<pad>" for token in _SOURCE]])
-    length, segments = len(_SOURCE), jnp.array([_SEGMENTS])
-    padding = np.broadcast_to(np.asarray(padding_mask(is_token).allowed)[0, 0], (length, length))
-    causal = np.asarray(causal_mask(length).allowed)[0, 0]
-    packed = causal & np.asarray(segment_mask(segments, segments).allowed)[0, 0]
-    return {
-        "padding: encoder, cross-attention": (_SOURCE, padding),
-        "causal: decoder": ([f"t = {t}" for t in range(length)], causal),
-        "causal, two packed sentences": (_PACKED, packed),
-    }
-
-
-def masks_figure() -> Figure:
-    """Return a figure of the masks of `example_masks`, dark where a query may attend."""
-    from matplotlib.colors import ListedColormap
-
-    figure = new_figure(10.5, 4, layout="constrained")
-    for axes, (title, (tokens, mask)) in zip(figure.subplots(1, 3), example_masks().items(), strict=True):
-        axes.imshow(mask, cmap=ListedColormap([MASKED, _ATTENDED]), vmin=0, vmax=1)
-        label_ticks(axes, tokens, tokens, size=10)
-        axes.set_xticks(np.arange(len(tokens) + 1) - 0.5, minor=True)
-        axes.set_yticks(np.arange(len(tokens) + 1) - 0.5, minor=True)
-        axes.grid(which="minor", color="white", linewidth=1)
-        axes.tick_params(which="minor", length=0)
-        axes.set_xlabel(title)
-    figure.suptitle("Masks: a query (row) may attend to the keys (columns) that are dark")
-    return figure
 
 
 class Schedule(NamedTuple):

@@ -72,7 +72,7 @@ BRIDGES = {"last": _bridge_last, "tanh": _bridge_tanh, "linear": _bridge_linear,
 - `linear`: the same as `tanh`, without its tanh.
 - `zero`: zeros; the decoder knows of the source only what it reads at every step.
 """
-_MAPPING_BRIDGES = ("tanh", "linear")
+MAPPING_BRIDGES = ("tanh", "linear")
 
 
 def _state_alone(parts: Sequence[Array], maxout: Affine | None) -> Array:
@@ -236,7 +236,7 @@ class RecurrentDecoder(nn.Module):
             extra = hidden
         widths = [hidden if layer else config.emb_dim + extra for layer in range(config.num_decoder_layers)]
         self.layers = [RecurrentCell(config, width) for width in widths]
-        mapped = paired and config.bridge in _MAPPING_BRIDGES
+        mapped = paired and config.bridge in MAPPING_BRIDGES
         shape = (config.num_decoder_layers, recurrent.CELLS[config.cell].num_parts, hidden)
         self.bridge = Affine(config, config.memory_dim, shape) if mapped else None
         self.attention = RecurrentAttention(config) if attention is not None else None

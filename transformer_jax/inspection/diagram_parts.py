@@ -1,0 +1,330 @@
+"""The parts of a diagram of a model, as its config and the tables of blocks say.
+
+A part names the parameters that it owns, so that a test can compare a diagram with the parameters of the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from transformer_jax.config import ExperimentConfig, ModelConfig
+from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.nn.embeddings import TokenEmbedding
+from transformer_jax.nn.feed_forward import ACTIVATIONS
+from transformer_jax.nn.heads import MaskedLMHead, SequenceHead, TokenHead
+from transformer_jax.nn.norms import NORMS
+from transformer_jax.nn.patches import INPUTS, PatchEmbedding
+from transformer_jax.nn.positions import ENCODINGS
+from transformer_jax.nn.residual import NORM_POSITIONS
+from transformer_jax.tasks.batches.pair_rows import reads_source_two_way
+from transformer_jax.tasks.task import TASKS
+
+TIMES = "\u00d7"
+
+
+class Box(NamedTuple):
+    """A block with its name and what its fields say.
+
+    kind: a key of `drawing.SHADES`. owns: beginnings of the paths of its parameters. reads_memory: whether it reads the
+    output of the encoder.
+    """
+
+    title: str
+    lines: tuple[str, ...] = ()
+    kind: str = "plain"
+    owns: tuple[str, ...] = ()
+    reads_memory: bool = False
+
+
+class Residual(NamedTuple):
+    """Blocks with a connection around them: their output is added to their input."""
+
+    blocks: tuple[Box, ...]
+
+
+class Repeat(NamedTuple):
+    """Parts that are repeated, each time with parameters of their own; `label` says how often."""
+
+    label: str
+    parts: tuple[Part, ...]
+
+
+Part = Box | Residual | Repeat
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """Parts from the first, which is drawn at the bottom, to the last. reads: what goes into the first part."""
+
+    name: str
+    reads: str
+    parts: tuple[Part, ...]
+
+
+def lines(*texts: object) -> tuple[str, ...]:
+    """Return the texts; `condition and text` leaves a text out."""
+    return tuple(text for text in texts if isinstance(text, str) and text)
+
+
+def dropout(rate: float | None) -> Iterator[Box]:
+    """Yield a block for dropout; nothing without."""
+    if rate:
+        yield Box(f"dropout {rate:g}", kind="dropout")
+
+
+def norm(config: ModelConfig, owner: str) -> Iterator[Box]:
+    """Yield a block for a norm whose parameters are at `owner`; nothing if the model has no norms."""
+    kind = NORMS[config.norm]
+    if kind.function is not None:
+        details = lines(kind.over_batch and "over the batch", kind.has_bias and not config.use_bias and "no bias")
+        yield Box(config.norm, details, "norm", (owner,))
+
+
+def embedding(config: ModelConfig, rows: int, owner: str, name: str, *more: str) -> Box:
+    """Return the block of a table of token embeddings."""
+    scale = config.scale_embeddings and f"{TIMES} √{config.emb_dim}"
+    return Box(name, lines(f"{rows:,} {TIMES} {config.emb_dim:,}", scale, *more), "embedding", (owner,))
+
+
+def vocabulary(config: ModelConfig, owner: str, width: int) -> Box:
+    """Return the block that maps vectors of some width to logits over the vocabulary."""
+    owns = lines(not config.tie_output and f"{owner}/kernel", config.output_bias and f"{owner}/bias")
+    details = lines(
+        config.scale_logits and f"input / √{config.emb_dim}",
+        f"{width:,} → {config.vocab_size:,}",
+        "tied to the embedding" if config.tie_output else "a matrix of its own",
+        config.output_bias and "with bias",
+    )
+    return Box("logits", details, "output", owns)
+
+
+def output_parts(config: ExperimentConfig, width: int) -> Iterator[Box]:
+    """Yield the blocks between the last stack and the outputs: the head of the task, or logits over the vocabulary."""
+    head = TASKS[config.task.name].head(config.task, config.model)
+    if head is None:
+        yield vocabulary(config.model, "output", width)
+    elif type(head) in HEADS:
+        yield from HEADS[type(head)](head, width)
+    else:
+        yield Box(type(head).__name__, ("head of the task",), "output", ("head/",))
+
+
+def _labels(head: Any, width: int, owner: str) -> Iterator[Box]:
+    yield from dropout(head.config.head_dropout_rate)
+    yield Box("logits of labels", (f"{width:,} → {head.num_labels:,}",), "output", (owner,))
+
+
+def _masked_lm_head(head: Any, width: int) -> Iterator[Box]:
+    config = head.config
+    function = _name(ACTIVATIONS[config.activation].function)
+    bias = config.use_bias and "with bias"
+    details = lines(f"{width:,} → {width:,}", f"{function}(x W{' + b' if bias else ''})")
+    yield Box("dense", details, "feed_forward", ("head/transform/",))
+    yield from norm(config, "head/norm/")
+    yield vocabulary(config, "head/output", width)
+
+
+def _token_head(head: Any, width: int) -> Iterator[Box]:
+    yield from _labels(head, width, "head/output/")
+
+
+def _sequence_head(head: Any, width: int) -> Iterator[Box]:
+    yield Box(f"pooling: {head.pooling}", kind="output")
+    if head.has_pooler:
+        yield Box("pooler", (f"tanh(x W + b), {width:,} → {width:,}",), "feed_forward", ("head/pooler/",))
+    yield from _labels(head, width, "head/output/")
+
+
+HEADS: dict[type, Callable[[Any, int], Iterator[Box]]] = {
+    MaskedLMHead: _masked_lm_head,
+    TokenHead: _token_head,
+    SequenceHead: _sequence_head,
+}
+"""Functions of (head, width of its input) that draw a head; another one is a box with the name of its class."""
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", "f").strip("_")
+
+
+def transformer_columns(config: ExperimentConfig) -> list[Column]:
+    """Return one column for every stack of a Transformer, the encoder first."""
+    model = config.model
+    masks = ARCHITECTURES[model.architecture].attention_kinds(model)
+    stacks = [stack for stack in ("encoder", "decoder") if f"{stack} self-attention" in masks]
+    columns = []
+    for stack in stacks:
+        parts: list[Part] = [
+            *_input_parts(config, stack, stacks),
+            *stack_parts(config, stack, cross_attends=stack == "decoder" and "cross-attention" in masks),
+        ]
+        if stack == stacks[-1]:
+            parts += output_parts(config, model.emb_dim)
+        columns.append(Column(stack, inputs_of(model, stack, is_pair=len(stacks) > 1), tuple(parts)))
+    return columns
+
+
+def inputs_of(config: ModelConfig, stack: str, is_pair: bool) -> str:
+    """Return what a stack reads, in words; is_pair: the model has an encoder and a decoder."""
+    if stack == "encoder":
+        return f"{'source' if is_pair else 'input'}: {config.inputs}"
+    return f"{'target' if is_pair else 'tokens'}, shifted by one"
+
+
+def _input_parts(config: ExperimentConfig, stack: str, stacks: list[str]) -> Iterator[Part]:
+    model = config.model
+    is_source = stack == "encoder"
+    make = INPUTS[model.inputs] if is_source else TokenEmbedding
+    if make is TokenEmbedding:
+        yield token_embedding(model, is_source, is_pair=len(stacks) > 1)
+    elif make is PatchEmbedding:
+        yield from _patches(model)
+    else:
+        yield Box(f"{model.inputs} embedding", kind="embedding", owns=("embedding/",))
+    encoding = ENCODINGS[model.position_encoding]
+    if encoding.added is not None:
+        rows = encoding.has_table and f"learned table, {model.num_positions:,} {TIMES} {model.emb_dim:,}"
+        owns = (f"{stack}/position_embedding/",) if encoding.has_table else ()
+        yield Box(f"+ {model.position_encoding} positions", lines(rows), "embedding", owns)
+    if is_source and model.token_types:
+        yield Box(
+            "+ token types",
+            (f"{model.token_types} {TIMES} {model.emb_dim:,}",),
+            "embedding",
+            ("encoder/type_embedding/",),
+        )
+    if model.embedding_norm:
+        yield from norm(model, f"{stack}/embedding_norm/")
+    yield from dropout(model.embedding_dropout_rate)
+
+
+def token_embedding(config: ModelConfig, is_source: bool, is_pair: bool) -> Box:
+    """Return the block of the embedding of a stack.
+
+    Args:
+      is_source: of the encoder. is_pair: the model has an encoder and a decoder, which may share a table.
+    """
+    if not is_pair:
+        return embedding(config, config.vocab_size, "embedding/", "token embedding")
+    if config.share_embeddings:
+        return embedding(config, config.vocab_size, "embedding/", "token embedding", "shared: source, target")
+    if is_source:
+        return embedding(config, config.source_vocab_size, "source_embedding/", "source embedding")
+    return embedding(config, config.vocab_size, "embedding/", "target embedding")
+
+
+def _patches(config: ModelConfig) -> Iterator[Box]:
+    size, image, channels = config.patch_size, config.image_size, config.image_channels
+    count = (image // size) ** 2
+    details = lines(
+        f"image {image} {TIMES} {image} {TIMES} {channels}",
+        f"{count:,} of {size} {TIMES} {size} {TIMES} {channels}",
+        f"linear map → {config.emb_dim:,}",
+        not config.use_bias and "no bias",
+    )
+    yield Box("patches", details, "embedding", ("embedding/projection/",))
+    if config.class_token:
+        yield Box("class token in front", (f"{count + 1:,} vectors",), "embedding", ("embedding/class_token",))
+
+
+def stack_parts(config: ExperimentConfig, stack: str, cross_attends: bool) -> Iterator[Part]:
+    """Yield the layers of a stack, its final norm and its dropout."""
+    model = config.model
+    number = {"encoder": model.num_encoder_layers, "decoder": model.num_decoder_layers}[stack]
+    layers = f"{stack}/layers"
+    sublayers = [
+        _sublayer(model, self_attention(config, stack), f"{layers}/self_attention_residual/"),
+        *([_sublayer(model, _cross_attention(model), f"{layers}/cross_attention_residual/")] if cross_attends else []),
+        _sublayer(model, _feed_forward(model, layers), f"{layers}/feed_forward_residual/"),
+    ]
+    yield Repeat(counted(number), tuple(part for sublayer in sublayers for part in sublayer))
+    if NORM_POSITIONS[model.norm_position].final:
+        yield from norm(model, f"{stack}/final_norm/")
+    yield from dropout(model.final_dropout_rate)
+
+
+def counted(layers: int) -> str:
+    """Return `6 layers`."""
+    return f"{layers} layer{'s' if layers > 1 else ''}"
+
+
+def _sublayer(config: ModelConfig, block: Box, residual: str) -> list[Part]:
+    place = NORM_POSITIONS[config.norm_position]
+    norms = tuple(norm(config, f"{residual}norm/"))
+    before, after = (norms if there else () for there in (place.before, place.after))
+    return [Residual((*before, block, *dropout(config.dropout_rate))), *after]
+
+
+def self_attention(config: ExperimentConfig, stack: str) -> Box:
+    """Return the block of the attention of a stack to its own tokens."""
+    model = config.model
+    encoding, owns = ENCODINGS[model.position_encoding], [f"{stack}/layers/self_attention/"]
+    rotated = bias = None
+    if encoding.rotate is not None:
+        rotated = f"Q, K: {model.position_encoding}, base {model.rotary_base:,g}"
+    if encoding.bias is not None:
+        bias = f"B: {model.position_encoding}, {model.relative_num_buckets} buckets to {model.relative_max_distance}"
+        owns.append(f"{stack}/relative_bias/")
+    mask = ARCHITECTURES[model.architecture].attention_kinds(model)[f"{stack} self-attention"]
+    details = lines(*_mask_lines(config, mask), *_heads(model, bias is not None), rotated, bias, *_attention_end(model))
+    return Box("self-attention", details, "attention", tuple(owns))
+
+
+def _cross_attention(config: ModelConfig) -> Box:
+    details = ("K, V from the encoder", *_heads(config, False), *_attention_end(config))
+    return Box("cross-attention", details, "attention", ("decoder/layers/cross_attention/",), reads_memory=True)
+
+
+def _mask_lines(config: ExperimentConfig, mask: str) -> tuple[str, ...]:
+    """Return the words for a kind of mask: `masks.AttentionMask.kind`, or `none`."""
+    if mask != "causal":
+        return ("two-way",) if mask in ("lengths", "none") else (mask,)
+    if config.task.prefix != "none":
+        return ("causal,", f"two-way in the prefix ({config.task.prefix})")
+    if config.model.architecture == "decoder_only" and reads_source_two_way(config.task):
+        return ("causal,", "two-way in the source")
+    return ("causal",)
+
+
+def _heads(config: ModelConfig, has_bias: bool) -> tuple[str, ...]:
+    fewer = config.num_kv_heads != config.num_heads
+    scale = f" / √{config.head_dim}" if config.attention_scale else ""
+    values = f", d_v = {config.value_head_dim}" if config.value_head_dim != config.head_dim else ""
+    return lines(
+        f"{config.num_heads} heads, d_k = {config.head_dim}{values}",
+        fewer and f"{config.num_kv_heads} for keys and values",
+        f"softmax(Q Kᵀ{scale}{' + B' if has_bias else ''}) V",
+    )
+
+
+def _attention_end(config: ModelConfig) -> tuple[str, ...]:
+    rate = config.attention_dropout_rate
+    return lines("biases" if config.use_bias else "no biases", rate and f"dropout {rate:g} on weights")
+
+
+def _feed_forward(config: ModelConfig, layers: str) -> Box:
+    activation, rate = ACTIVATIONS[config.activation], config.activation_dropout_rate
+    name, biased = _name(activation.function), config.use_bias
+    hidden = f"{name}(x W₁ + b₁)" if biased else f"{name}(x W₁)"
+    if activation.gated:
+        hidden = f"({name}(x G + g) ⊙ (x W₁ + b₁))" if biased else f"({name}(x G) ⊙ x W₁)"
+    formula = f"{hidden} W₂{' + b₂' if biased else ''}"
+    details = lines(
+        f"{config.emb_dim:,} → {config.mlp_dim:,} → {config.emb_dim:,}",
+        name != config.activation and f"{config.activation}{', gated' if activation.gated else ''}",
+        formula,
+        rate and f"dropout {rate:g} after {name}",
+    )
+    return Box("feed-forward", details, "feed_forward", (f"{layers}/feed_forward/",))
+
+
+def outside_column(config: ExperimentConfig) -> Column:
+    """Return one box for an architecture from outside the package, with its name and the fields that it adds."""
+    model = config.model
+    own = {field.name for field in dataclasses.fields(model)} - {
+        field.name for field in dataclasses.fields(ModelConfig)
+    }
+    details = ("from outside the package", *(f"{name} = {getattr(model, name)}" for name in sorted(own)))
+    return Column("architecture", "batch", (Box(model.architecture, details),))
