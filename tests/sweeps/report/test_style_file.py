@@ -111,7 +111,7 @@ def test_labels_take_the_place_of_axes_values_and_metrics(results):
     words = {"norm=pre": "Pre-LN", "post": "after", "num_heads": "heads", "test/loss": "Loss!", "valid/loss": "V"}
     given = styled(results, labels=words)
     forest_canvas, alt = drawn(forest.draw_forest, effects(given), given)
-    assert {"Pre-LN against after", "difference in Loss!", "◀ after ahead"} <= texts_of(forest_canvas)
+    assert {"Pre-LN against after", "Difference in Loss!", "◀ after ahead"} <= texts_of(forest_canvas)
     assert "with heads 2" in alt
     canvas, _ = drawn(plots.dots, MetricByVariant("test/loss"), given)
     assert {"heads 1, Pre-LN", "heads 1, norm after", "Loss!\n(lower is better)"} <= texts_of(canvas)

@@ -183,6 +183,7 @@ def _undecided(effect: Effect, results: StudyResults) -> str:
 
 def _wider(effects: Sequence[Effect]) -> Iterator[str]:
     """Yield a sentence on intervals that are wider than the study asks, and why, where the test set is the reason."""
+    effects = [effect for effect in effects if effect.verdict != "not compared"]
     if not (wider := [effect for effect in effects if effect.is_wider]):
         return
     verb = "is" if len(wider) == 1 else "are"
