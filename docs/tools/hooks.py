@@ -1,4 +1,4 @@
-"""What the builder of the site does to a page: links to files outside docs/ lead to the repository.
+"""Hooks of the site's builder: links from a page to files outside docs/ lead to the repository.
 
 The pages are written for a forge, where `../experiments/norm_placement` works. The site has the files of docs/ only.
 With `extra.repository` of mkdocs.yml, such a link gets its address. Without, only its text stays.

@@ -91,7 +91,6 @@ STUDY = Study(
     tuned=Tuned("optimizer.learning_rate", factors=(0.5, 1, 2)),
     seeds=(0, 1, 2, 3, 4),
     precision={"valid/loss": 0.015},
-    max_seeds=10,
     metrics=(Metric("valid/loss"), StepsTo("valid/loss", 2.0)),
     figures=(MetricByVariant("valid/loss"), Curves("valid/loss")),
     settings={

@@ -112,7 +112,7 @@ class Comparison:
 
     @property
     def contrast(self) -> str:
-        """What is compared: `norm: pre minus post`, or `norm: pre minus post, at depth=6 minus at depth=2`."""
+        """The terms as text: `norm: pre minus post`, or `norm: pre minus post, at depth=6 minus at depth=2`."""
         first, *second = self.axes
         said = f"{first}: {self.labels[first]} minus {self.against[first]}"
         return said + "".join(

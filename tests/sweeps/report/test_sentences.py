@@ -266,6 +266,10 @@ def test_an_interaction_says_who_gains_from_the_change(workdir):
     assert compared[0].axis == "norm:num_heads"
     in_metric = [effect for effect in compared if effect.metric == METRIC]
     assert [verdict_of(effect) for effect in in_metric if effect.verdict == "ahead"] == ["post gains"] * 2
+    undecided = [effect for effect in compared if effect.verdict == "undecided"]
+    assert undecided
+    for effect in undecided:
+        assert verdict_of(effect) == f"undecided, needs {effect.seeds_to_decide or '> 100'} seeds"
     assert compared[0].against == "post:1"
 
 

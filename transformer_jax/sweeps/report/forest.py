@@ -46,14 +46,17 @@ class _Row(NamedTuple):
 
 
 def panels(effects: Sequence[Effect], results: StudyResults) -> list[tuple[str, list[Effect]]]:
-    """Return the effects that are shown, by metric: the first metric, and others with a direction if they fit."""
+    """Return the effects by metric: of the first metric, of which some may not fit, and of others if all of theirs do.
+
+    Other metrics need a direction.
+    """
     first = results.study.metrics[0].name
     shown: list[tuple[str, list[Effect]]] = []
     for metric in results.study.metrics:
         own = [effect for effect in effects if effect.metric == metric.name]
         count = len(own) * (len(shown) + 1)
         if own and (metric.name == first or (metric.direction and count <= MOST_ROWS_IN_ALL)):
-            shown.append((metric.name, own[:MOST_ROWS]))
+            shown.append((metric.name, own))
     return shown
 
 
@@ -64,7 +67,7 @@ def draw_forest(effects: Sequence[Effect], canvas: Any, results: StudyResults) -
     """
     shown = panels(effects, results)
     size = results.style.font_size
-    rows = [list(_rows(own, results)) for _, own in shown]
+    rows = [list(_rows(own[:MOST_ROWS], results)) for _, own in shown]
     heights = [[row.lines * _LINE * size + 0.1 for row in of] for of in rows]
     canvas.set_figheight(math.fsum(map(math.fsum, heights)) + len(shown) * 4.4 * _LINE * size + 0.1)
     all_axes = canvas.subplots(len(shown), squeeze=False, height_ratios=list(map(math.fsum, heights)))[:, 0]
@@ -113,7 +116,7 @@ def _panel(
     for label, (row, _) in zip(axes.get_yticklabels(), rows, strict=True):
         label.set_fontweight("bold" if row.effect is None else "normal")
     band = f"shaded: within the declared ± {number_text(float(width))}" if math.isfinite(width) else ""
-    title = literal(f"Difference in {_unit_text(metric, results)}")
+    title = literal(f"Difference in {_unit_text(metric, results)}{_cut_note(effects)}")
     axes.set_title(title, loc="left", size=size, weight="bold")
     axes.set_xlabel(band)
     axes.margins(x=0.06)
@@ -208,8 +211,6 @@ def _is_interaction(effect: Effect) -> bool:
 
 
 def _verdict(effect: Effect, results: StudyResults) -> str:
-    if effect.verdict == "undecided" and not math.isnan(effect.corrected):
-        return f"undecided, needs {effect.seeds_to_decide or '>100'} seeds"
     if effect.verdict != "ahead":
         return verdict_of(effect) if effect.verdict else ""
     name = _names(effect, results)[not effect.first_is_ahead]
@@ -226,11 +227,15 @@ def _unit_text(metric: str, results: StudyResults) -> str:
     return text if metric in results.style.labels else text.replace(" (%)", " (points)")
 
 
+def _cut_note(effects: Sequence[Effect]) -> str:
+    return f", the first {MOST_ROWS} of {len(effects)}" if len(effects) > MOST_ROWS else ""
+
+
 def _described(metric: str, effects: Sequence[Effect], results: StudyResults) -> Iterator[str]:
     """Yield the alt text of a panel."""
-    yield f"Paired differences in {_unit_text(metric, results)}, mean ± 95 %:"
+    yield f"Paired differences in {_unit_text(metric, results)}{_cut_note(effects)}, mean ± 95 %:"
     said = []
-    for effect in effects:
+    for effect in effects[:MOST_ROWS]:
         where = results.style.words(effect.comparison.condition)
         verdict = _verdict(effect, results)
         said.append(
@@ -238,8 +243,6 @@ def _described(metric: str, effects: Sequence[Effect], results: StudyResults) ->
             + (f", {verdict}" if verdict else "")
         )
     yield f"{'; '.join(said)}."
-    if len(effects) == MOST_ROWS:
-        yield f"At most {MOST_ROWS} contrasts are shown."
     if math.isfinite(effects[0].width):
         yield f"The declared width is ± {number_text(float(effects[0].width))}."
 

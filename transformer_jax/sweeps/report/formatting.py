@@ -100,7 +100,7 @@ def p_value_of(row: Row | Effect) -> str:
 
 
 def verdict_of(effect: Effect) -> str:
-    """Return `pre ahead`, `equal`, `undecided (7 seeds)` with the seeds that would decide, or `1 of 6 diverged`.
+    """Return `pre ahead`, `equal`, `undecided, needs 7 seeds` with those that would decide, or `1 of 6 diverged`.
 
     An interaction has `pre gains`: whether it is ahead depends on the value of the other axis.
     """
@@ -109,8 +109,8 @@ def verdict_of(effect: Effect) -> str:
         verb = "ahead" if isinstance(effect.comparison.declared, Contrast) else "gains"
         return f"{ahead[effect.comparison.axes[0]]} {verb}"
     if effect.verdict == "undecided":
-        seeds = effect.seeds_to_decide
-        return "undecided" + (f" ({seeds} seeds)" if seeds else "")
+        can_be_tested = not math.isnan(effect.corrected)
+        return "undecided" + (f", needs {effect.seeds_to_decide or '> 100'} seeds" if can_be_tested else "")
     if effect.verdict == "not compared":
         counts = sum((Counter(variant.counts) for variant in effect.variants), Counter())
         limits = any(variant.limits(effect.metric) for variant in effect.variants)
