@@ -32,8 +32,8 @@ def test_a_figure_is_what_the_code_draws(file):
 
 def test_every_figure_is_drawn_by_the_script_and_is_on_a_page():
     assert {path.name for path in FOLDER.glob("*.svg")} == set(draw.FIGURES)
-    pages = "".join(path.read_text() for path in FOLDER.parent.glob("*.md"))
-    shown = dict(re.findall(r"!\[([^\]]+)\]\(figures/(\w+\.svg)\)", pages))
+    pages = "".join(path.read_text() for path in (*FOLDER.parent.glob("*.md"), FOLDER.parent.parent / "README.md"))
+    shown = dict(re.findall(r"!\[([^\]]+)\]\((?:docs/)?figures/(\w+\.svg)\)", pages))
     assert set(shown.values()) >= set(draw.FIGURES)
 
 

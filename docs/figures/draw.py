@@ -1,19 +1,23 @@
 """Draw the figures of this folder: `python docs/figures/draw.py`.
 
 The blocks and masks are drawn by the package, from a config and from the functions that make the masks. The way of a
-batch names functions of the package; tests/test_figures.py checks that they exist and are called in this order.
+batch names functions of the package; tests/test_figures.py checks that they exist and are called in this order. The
+norm placement is the answer of a study, from its committed numbers.
 """
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.inspection.diagram import layers_diagram
 from transformer_jax.inspection.drawing import Drawing, Line, Rect, Shape, Text, svg
 from transformer_jax.inspection.mask_drawing import masks_drawing
+from transformer_jax.sweeps.report.number_text import interval
 
 FOLDER = Path(__file__).parent
+CONTRASTS = FOLDER.parent.parent / "experiments" / "norm_placement" / "results" / "contrasts.csv"
 HOST_ONCE, HOST, DEVICE, AFTER = (
     "once, on the host",
     "every step, on the host",
@@ -93,8 +97,49 @@ def way_of_a_batch() -> Drawing:
     return Drawing(width, y, title, alt, (*frames, *shapes))
 
 
+def norm_placement() -> Drawing:
+    """Return the differences of Pre-LN to Post-LN in the study `norm_placement`: a bar and an interval per condition."""
+    with CONTRASTS.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if (row["axis"], row["metric"]) == ("norm", "test/sacrebleu")]
+    rows = [row for row in rows if (row["norm"], row["against"], row["depth"].isdigit()) == ("pre", "post", True)]
+    rows.sort(key=lambda row: (-int(row["depth"]), row["warmup"] == "no"))
+    width, zero, top, height, scale = 440.0, 182.0, 76.0, 34.0, 2.2
+    title, sub = "Post-LN or Pre-LN?", "Difference in sacreBLEU on the test set, and its 95 % interval"
+    bottom = top + len(rows) * height
+    shapes: list[Shape] = [
+        Text(width / 2, 22, title, 14, is_bold=True),
+        Text(width / 2, 40, sub, 12),
+        Text(zero - 8, 64, "\N{LEFTWARDS ARROW} Post-LN ahead", 12, "end"),
+        Text(zero + 8, 64, "Pre-LN ahead \N{RIGHTWARDS ARROW}", 12, "start"),
+    ]
+    described = []
+    for index, row in enumerate(rows):
+        mean, half = float(row["difference"]), float(row["difference_half_width"])
+        is_decided = row["verdict"] == "ahead"
+        y = top + (index + 0.5) * height
+        end = zero + scale * mean
+        shapes.append(Rect(min(zero, end), y - 9, abs(end - zero), 18, "on" if is_decided else "off", 0))
+        low, high = zero + scale * (mean - half), zero + scale * (mean + half)
+        shapes.append(Line(((low, y), (high, y))))
+        shapes += [Line(((x, y - 4), (x, y + 4))) for x in (low, high)]
+        condition = f"{row['depth']} layers, {'warm-up' if row['warmup'] == 'yes' else 'no warm-up'}"
+        shapes.append(Text(8, y + 4, condition, 12, "start"))
+        said = interval(mean, half, sign=True).replace("-", "\N{MINUS SIGN}")
+        shapes.append(Text(width - 8, y - 2, said, 12, "end", is_bold=is_decided))
+        verdict = f"{'Pre-LN' if mean > 0 else 'Post-LN'} ahead" if is_decided else row["verdict"]
+        shapes.append(Text(width - 8, y + 12, verdict, 11, "end"))
+        described.append(f"{condition}: {said}, {verdict}.")
+    shapes.insert(0, Line(((zero, top), (zero, bottom))))
+    return Drawing(width, bottom + 10, title, f"{title} {sub}. {' '.join(described)}", tuple(shapes))
+
+
 _KINDS = {HOST_ONCE: "embedding", HOST: "embedding", DEVICE: "feed_forward", AFTER: "output"}
-FIGURES = {"blocks.svg": blocks, "masks.svg": masks_drawing, "way_of_a_batch.svg": way_of_a_batch}
+FIGURES = {
+    "blocks.svg": blocks,
+    "masks.svg": masks_drawing,
+    "norm_placement.svg": norm_placement,
+    "way_of_a_batch.svg": way_of_a_batch,
+}
 """Functions that draw the figures, by file."""
 
 if __name__ == "__main__":

@@ -41,16 +41,16 @@ def test_the_answer_of_a_readme_begins_with_that_of_the_page(name):
     assert on_one_line(paragraph) == sentences(name), f"experiments/{name}/README.md needs:\n{wanted}"
 
 
-def rows():
-    """Return the third cell of the rows of README.md's table of studies, by name."""
-    text = (ROOT / "README.md").read_text().partition("\n## Studies\n")[2].partition("\n## ")[0]
-    return dict(re.findall(r"^\| \[`(\w+)`\]\(experiments/\w+\) \| [^|]* \| ([^|]*) \|$", text, re.M))
+def rows(page, folder=""):
+    """Return the third cell of the rows of a table of studies, by name."""
+    row = rf"^\| \[`(\w+)`\]\({folder}\w+\) \| [^|]* \| ([^|]*) \|$"
+    return dict(re.findall(row, (ROOT / page).read_text(), re.M))
 
 
 @pytest.mark.parametrize("name", ANSWERED)
 def test_numbers_of_a_short_answer_are_those_of_the_page(name):
     said = " ".join(sentence for part in parts(name) for sentence in (part.sentence, *part.details))
-    short = rows()[name]
+    short = rows("experiments/README.md")[name]
     assert set(re.findall(NUMBER, short)) <= set(re.findall(NUMBER, said)), (short, said)
     assert "significant" not in short  # the words of the verdicts: ahead, equal, undecided, not told apart
     if "No difference could be shown" in said:
@@ -60,7 +60,13 @@ def test_numbers_of_a_short_answer_are_those_of_the_page(name):
 
 
 def test_the_studies_with_results_are_those_of_the_table():
-    assert {*ANSWERED, "parallelism"} == rows().keys()
+    assert {*ANSWERED, "parallelism"} == rows("experiments/README.md").keys()
+
+
+def test_the_front_page_has_rows_of_the_table():
+    front = rows("README.md", "experiments/")
+    assert front.items() <= rows("experiments/README.md").items()
+    assert front.keys() >= {"norm_placement", "positions", "num_heads"}
 
 
 def test_the_beginning_of_the_readme_quotes_a_page():
