@@ -98,7 +98,7 @@ def way_of_a_batch() -> Drawing:
 
 
 def norm_placement() -> Drawing:
-    """Return the differences of Pre-LN to Post-LN in the study `norm_placement`: a bar and an interval per condition."""
+    """Return what Pre-LN gains on Post-LN in the study `norm_placement`: a bar and an interval per condition."""
     with CONTRASTS.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if (row["axis"], row["metric"]) == ("norm", "test/sacrebleu")]
     rows = [row for row in rows if (row["norm"], row["against"], row["depth"].isdigit()) == ("pre", "post", True)]
