@@ -104,6 +104,13 @@ def test_tables_of_the_site_scroll():
     assert re.fullmatch(r'<p>a</p><div class="table-scroll"[^>]* tabindex="0"><table><tr></tr></table></div>', html)
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_no_heading_begins_with_a_digit(path):
+    """Its anchor would be an invalid selector of CSS, at which the scripts of the site's theme stop."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.M | re.S)
+    assert re.findall(r"^#+ \d.*$", text, re.M) == []
+
+
 def mkdocs(*words, cwd=ROOT):
     command = [sys.executable, "-m", "mkdocs", "build", *words]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
@@ -128,6 +135,8 @@ def test_no_page_of_the_site_is_wider_than_the_window(browser, tmp_path):
     assert built.returncode == 0, built.stderr
     page = browser.new_page()
     page.route("http*://**", lambda route: route.abort())
+    errors = []
+    page.on("pageerror", lambda error: errors.append(f"{page.url}: {error}"))
     files = sorted(tmp_path.rglob("index.html"))
     assert len(files) == len(PAGES) + 1
     for width in (390, 1200):
@@ -138,6 +147,8 @@ def test_no_page_of_the_site_is_wider_than_the_window(browser, tmp_path):
             assert inside <= width, f"{file.parent.name} at {width}"
             assert page.locator("img").evaluate_all("all => all.every(img => img.complete && img.naturalWidth > 0)")
     page.close()
+    # From the network come the colours of code; a worker searches, which files in place of a server do not allow.
+    assert [error for error in errors if "hljs" not in error and "Worker" not in error] == []
 
 
 # The API page.
@@ -185,7 +196,7 @@ def test_a_signature():
 def stops():
     """Yield the file and the snippets of every stop of the tour."""
     text = (DOCS / "reading_tour.md").read_text()
-    for section in re.split(r"(?m)^## (?=\d+\. )", text)[1:]:
+    for section in re.split(r"(?m)^## (?=Stop \d+: )", text)[1:]:
         (file,) = re.findall(r"^\[`[^`]+`\]\(\.\./(transformer_jax/[\w/]+\.py)\)$", section, re.M)
         yield file, re.findall(r"^```python\n(.*?)\n```$", section, re.M | re.S)
 
