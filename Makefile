@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --
 
 STUDY = --config.model.emb_dim=64 --config.model.mlp_dim=256 --config.data.num_train_pairs=20000 --config.data.num_eval_pairs=200 --config.data.batching=packed --config.data.packed_length=64 --config.data.tokens_per_batch=512 --config.training.num_train_steps=300 --config.training.eval_every_steps=100 --config.optimizer.warmup_steps=60
 
-.PHONY: install quickstart study test test-slow test-all test-cluster test-live lint types pages docs lock clean
+.PHONY: install quickstart study test test-slow test-all test-cluster test-live lint types pages gallery docs lock clean
 
 install: $(READY)
 
@@ -67,9 +67,13 @@ types: $(READY)
 pages: $(READY)
 	$(BIN)/python docs/tools/pages.py
 
+## Make the pictures of docs/gallery.md again; needs an installed Chromium.
+gallery: $(READY)
+	$(BIN)/python docs/tools/gallery.py
+
 ## Build the site of the documents in build/site; a warning is an error.
 docs: $(READY)
-	$(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m mkdocs build --strict
 
 ## Resolve the dependencies again for every supported Python; needs uv.
 lock:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 _FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
@@ -19,6 +20,7 @@ if version("jaxlib").startswith("0.10."):  # XLA exits at an unknown flag
 if _FAST_COMPILE not in os.environ.get("XLA_FLAGS", ""):  # a pytest-xdist worker inherits them
     os.environ["XLA_FLAGS"] = f"{_FAST_COMPILE} {os.environ.get('XLA_FLAGS', '')}".strip()
 
+import docs_support  # noqa: E402
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
@@ -74,3 +76,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "cluster" not in config.option.markexpr:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("cluster")])
         items[:] = [item for item in items if not item.get_closest_marker("cluster")]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The installed Chromium as playwright's `BrowserContext`. Without one, tests skip, or fail where CI is set."""
+    program = docs_support.program("browser")
+    if program.find() is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI is set, and there is no Chromium")
+        pytest.skip("there is no Chromium")
+    with program.browser(tmp_path_factory.mktemp("profile")) as context:
+        yield context

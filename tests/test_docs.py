@@ -1,29 +1,20 @@
 """The documents as a set: their paths and index, and the pages that repeat or quote the source."""
 
 import ast
-import importlib.util
 import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
 import jax
 import pytest
 import yaml
+from docs_support import DOCS, ROOT, program
 
 from transformer_jax.config import ExperimentConfig, walk
 
-ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.glob("*.md") if path.name != "README.md")
-
-
-def program(name):
-    """Return a module of docs/tools."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / "tools" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 pages, hooks = program("pages"), program("hooks")
 
@@ -56,9 +47,9 @@ def test_generated_parts_are_up_to_date(path, written):
 
 def test_a_page_without_a_path_is_named():
     with pytest.raises(
-        KeyError, match=r"docs/README.md does not list gallery.md; add a line `\* \[Title\]\(gallery.md"
+        KeyError, match=r"docs/README.md does not list pictures.md; add a line `\* \[Title\]\(pictures.md"
     ):
-        pages.path_line((DOCS / "README.md").read_text(), "gallery.md")
+        pages.path_line((DOCS / "README.md").read_text(), "pictures.md")
 
 
 def test_path_lines():
@@ -100,6 +91,64 @@ def test_links_of_the_site_that_lead_out_of_docs():
         "see [`a`](https://forge/n/blob/main/x/a.py) and [b](b.md#c) ![p](p.svg)\n```\n[no](../x)\n```\n"
         "[[1]](https://forge/n/blob/main/y#z)"
     )
+
+
+def test_pictures_from_outside_of_docs_are_shown_by_the_site():
+    page = "![a](../x/a.svg) [b](../x/b.svg)\n```\n![no](../c.svg)\n```\n![d](d.svg)"
+    assert hooks.inside_links(page, "") == "![a](outside/x/a.svg) b\n```\n![no](../c.svg)\n```\n![d](d.svg)"
+    assert [*hooks.pictures_outside(page)] == ["x/a.svg"]
+
+
+def test_tables_of_the_site_scroll():
+    html = hooks.scrolling_tables("<p>a</p><table><tr></tr></table>")
+    assert re.fullmatch(r'<p>a</p><div class="table-scroll"[^>]* tabindex="0"><table><tr></tr></table></div>', html)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_no_heading_begins_with_a_digit(path):
+    """Its anchor would be an invalid selector of CSS, at which the scripts of the site's theme stop."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.M | re.S)
+    assert re.findall(r"^#+ \d.*$", text, re.M) == []
+
+
+def mkdocs(*words, cwd=ROOT):
+    command = [sys.executable, "-m", "mkdocs", "build", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_a_warning_of_the_build_is_an_error(tmp_path):
+    """With `--quiet`, mkdocs counts no warnings."""
+    (words,) = re.findall(r"-m mkdocs build (.*)", (ROOT / "Makefile").read_text())
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("[no such page](nowhere.md)")
+    (tmp_path / "mkdocs.yml").write_text("site_name: x\n")
+    built = mkdocs(*words.split(), cwd=tmp_path)
+    assert built.returncode == 1
+    assert "nowhere.md" in built.stderr
+
+
+@pytest.mark.slow
+def test_no_page_of_the_site_is_wider_than_the_window(browser, tmp_path):
+    """At the widths of a phone and of a desktop; wide tables and code scroll in their place."""
+    built = mkdocs("--strict", f"--site-dir={tmp_path}")
+    assert built.returncode == 0, built.stderr
+    page = browser.new_page()
+    page.route("http*://**", lambda route: route.abort())
+    errors = []
+    page.on("pageerror", lambda error: errors.append(f"{page.url}: {error}"))
+    files = sorted(tmp_path.rglob("index.html"))
+    assert len(files) == len(PAGES) + 1
+    for width in (390, 1200):
+        page.set_viewport_size({"width": width, "height": 800})
+        for file in files:
+            page.goto(file.as_uri())
+            inside = page.evaluate("Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)")
+            assert inside <= width, f"{file.parent.name} at {width}"
+            assert page.locator("img").evaluate_all("all => all.every(img => img.complete && img.naturalWidth > 0)")
+    page.close()
+    # From the network come the colours of code; a worker searches, which files in place of a server do not allow.
+    assert [error for error in errors if "hljs" not in error and "Worker" not in error] == []
 
 
 # The API page.
@@ -147,7 +196,7 @@ def test_a_signature():
 def stops():
     """Yield the file and the snippets of every stop of the tour."""
     text = (DOCS / "reading_tour.md").read_text()
-    for section in re.split(r"(?m)^## (?=\d+\. )", text)[1:]:
+    for section in re.split(r"(?m)^## (?=Stop \d+: )", text)[1:]:
         (file,) = re.findall(r"^\[`[^`]+`\]\(\.\./(transformer_jax/[\w/]+\.py)\)$", section, re.M)
         yield file, re.findall(r"^```python\n(.*?)\n```$", section, re.M | re.S)
 

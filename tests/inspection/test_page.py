@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -46,19 +45,6 @@ def test_the_page_uses_no_network():
     assert not re.search(r"https?:|src=|@import|url\(", page)
 
 
-@pytest.fixture(scope="module")
-def browser():
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("there is no Chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        yield opened
-        opened.close()
-
-
 @pytest.fixture
 def opened(browser, tmp_path):
     """Open the page of long labels at a width; return (page, messages of the console and failed requests)."""
@@ -67,7 +53,8 @@ def opened(browser, tmp_path):
     def show(maps, shown, width):
         file = tmp_path / "attention.html"
         file.write_text(attention_page(maps, shown, {"text": EVIL * 3}), encoding="utf-8")
-        page, said = browser.new_page(viewport={"width": width, "height": 800}), []
+        page, said = browser.new_page(), []
+        page.set_viewport_size({"width": width, "height": 800})
         pages.append(page)
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))

@@ -3,8 +3,6 @@
 import csv
 import io
 import itertools
-import os
-import shutil
 
 import matplotlib.image
 import numpy as np
@@ -20,11 +18,6 @@ from transformer_jax.sweeps.results import RESULT, TRIALS
 
 pytestmark = pytest.mark.slow
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update"),
-]
 LONG = "a_value_with_a_name_that_does_not_end_soon_and_has_no_space_in_it_at_all"
 FIGURES = """figures=(MetricByVariant("test/exact_match"), Curves("valid/loss", log_y=True),
     MetricByBin("test[*]/exact_match"),
@@ -52,21 +45,6 @@ def crossed_file(tmp_path_factory):
 def written(results, output):
     write_report(results, summarise(results), effects(results), output)
     return output / "report.html"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    if CHROMIUM is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI is set, and there is no Chromium")
-        pytest.skip("there is no Chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        folder = tmp_path_factory.mktemp("profile")
-        context = playwright.chromium.launch_persistent_context(folder, executable_path=CHROMIUM, args=FLAGS)
-        yield context
-        context.close()
 
 
 @pytest.fixture(scope="module")
