@@ -138,7 +138,8 @@ def test_the_notebook_is_the_twin_of_the_page():
     sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     files = dict(re.match(r"%%writefile (\S+)\n(.*)", text, re.S).groups() for text in sources if text[:2] == "%%")
     assert {name: f"{text}\n" for name, text in files.items()} == written_files(PAGE)
-    run = [line[1:] for text in sources for line in text.splitlines() if line.startswith("!")]
+    joined = [text.replace(" \\\n  ", " ") for text in sources]
+    run = [line[1:] for text in joined for line in text.splitlines() if line.startswith("!")]
     run = [re.sub(r" \{\w+\}$", "", line).replace("mkdir -p", "mkdir") for line in run]
     lines = commands()
     assert run == lines[lines.index("python make_dates.py") :]
