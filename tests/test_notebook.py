@@ -169,7 +169,7 @@ def test_the_quickstart_runs(tmp_path):
 def test_the_tutorial_runs(tmp_path):
     notebook = read("tutorial")
     (cell,) = [cell for cell in notebook.cells if cell.source.startswith("%%writefile make_dates.py")]
-    cell.source = cell.source.replace("2_400", "240").replace("2_000", "200")
+    cell.source = cell.source.replace("[:2_000]", "[:200]").replace("[2_000:]", "[2_360:]")
     outputs = run_notebook(notebook, "tutorial", tmp_path)
     assert len(of_type(outputs, "image/svg+xml")) == 3
     assert "10 trials of 2 variants" in said(outputs)
