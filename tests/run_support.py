@@ -228,3 +228,13 @@ def write_own_modules(page: Path, folder: Path) -> None:
     """Write the modules that a page shows, as Python blocks that begin with their file's name, into a folder."""
     for name, text in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", page.read_text(), re.M | re.S):
         (folder / name).write_text(text)
+
+
+def tutorial_blocks(page: Path) -> list[tuple[str, str]]:
+    """Return the language and the text of every block of a page, in order."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.M | re.S)
+
+
+def written_files(page: Path) -> dict[str, str]:
+    """Return the files that a page tells the reader to save, "as `NAME`:" and a block, by name."""
+    return dict(re.findall(r"as\s`([\w/.]+)`:\n\n```\w+\n(.*?)^```$", page.read_text(), re.M | re.S))

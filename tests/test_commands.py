@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from image_support import write_config, write_npz
-from run_support import write_own_modules
+from run_support import write_own_modules, written_files
 
 from benchmarks import decode, decode_cost, devices, input_pipeline, shapes, sweep, train_step
 from experiments.norm_placement import gradient_norms
@@ -315,6 +315,15 @@ def test_there_are_command_lines():
     assert {program for _, program, _ in SHOWN} == {"transformer-jax", *PROGRAMS}
 
 
+def write_tutorial(page, folder):
+    """Write the files that the tutorial tells the reader to save, and a config in place of that of its training."""
+    for name, text in written_files(page).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "runs" / "dates").mkdir(parents=True)
+    (folder / "runs" / "dates" / "config.json").write_text(json.dumps(read_config("translate").to_dict()))
+
+
 @pytest.mark.parametrize(
     ("document", "program", "words"), SHOWN, ids=[f"{d.parent.name}/{d.name}-{i}" for i, (d, _, _) in enumerate(SHOWN)]
 )
@@ -323,6 +332,9 @@ def test_command_lines_in_documents_are_valid(document, program, words, monkeypa
     if document.name == "extending.md":
         write_own_modules(document, tmp_path)
         monkeypatch.syspath_prepend(str(tmp_path))
+    if document.name == "tutorial.md":
+        write_tutorial(document, tmp_path)
+        monkeypatch.chdir(tmp_path)
     if program == "transformer-jax" and not {"--help", "--helpfull"}.intersection(words):
         arguments = parse(command_module(words[0]), words[0], words[1:])
         if "config" in arguments.flags and arguments.flags.config:

@@ -71,10 +71,10 @@ def check_model(names):
 
 
 CHECKS = {"studies.md": check_study, "python.md": check_model}
-EXCERPTS = ("api.md", "reading_tour.md")
-"""Pages with parts of the source, which `test_docs` compares with it; they are no programs."""
+TESTED_ELSEWHERE = ("api.md", "reading_tour.md", "tutorial.md")
+"""Pages with parts of the source, which `test_docs` compares with it, and one whose programs write files."""
 PAGES = [page for folder in ("*.md", "docs/*.md") for page in sorted(ROOT.glob(folder)) if python_blocks(page)]
-PAGES = [page for page in PAGES if page.name not in EXCERPTS]
+PAGES = [page for page in PAGES if page.name not in TESTED_ELSEWHERE]
 
 
 def test_pages_whose_python_is_checked():

@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 from sweep_support import HEADS, RATE, ROOT, FakeExecutor, study
 
+from transformer_jax.cli import sweep_stages
 from transformer_jax.cli.main import main
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.sweeps import executors
 from transformer_jax.sweeps import sweep as sweep_module
 from transformer_jax.sweeps.results import claim_sweep, read_result
 from transformer_jax.sweeps.search import make_search
@@ -206,7 +206,7 @@ STUDY = Study(
 def test_the_command_prints_the_best_variant(tmp_path, capsys, monkeypatch, search):
     if search == "tpe":
         pytest.importorskip("optuna")
-    monkeypatch.setattr(executors, "make_executor", lambda *_: FakeExecutor(num_workers=2))
+    monkeypatch.setattr(sweep_stages, "make_executor", lambda *_: FakeExecutor(num_workers=2))
     (tmp_path / "experiments" / "rates").mkdir(parents=True)
     (tmp_path / "experiments" / "rates" / "study.py").write_text(STUDY)
     (tmp_path / "configs").symlink_to(ROOT / "configs")

@@ -207,7 +207,7 @@ def test_of_many_rows_only_the_first_metric_is_shown_and_at_most_40(results, fou
     assert len(dots_of(panel)) == forest.MOST_ROWS == 40
     rows = sum(effect.metric == many[0].metric for effect in many)
     assert f", the first 40 of {rows}, mean" in alt
-    assert panel.get_title(loc="left").endswith(f", the first 40 of {rows}")
+    assert panel.get_title(loc="left").replace("\n", " ").endswith(f", the first 40 of {rows}")
     (all_shown,), alt = drawn(many[:40], results)
     assert "the first 40" not in alt + all_shown.get_title(loc="left")
     assert "Not shown here: test loss (nats per token)." in alt

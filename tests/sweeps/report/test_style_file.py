@@ -103,6 +103,17 @@ def test_sizes_font_and_colours(results):
     assert high.get_window_extent().height > low.get_window_extent().height
 
 
+@pytest.mark.parametrize("width", [3.3, 5.2])
+def test_titles_of_differences_end_within_the_figure(results, width):
+    named = {"test/loss": "test loss (nats per token)"}
+    given = styled(results, width=width, font="serif", font_size=8.0 if width < 5 else 10.0, labels=named)
+    canvas, _ = drawn(forest.draw_forest, effects(given), given)
+    edge, lines = canvas.bbox.width, [axes.get_title(loc="left").splitlines() for axes in canvas.axes]
+    assert all(axes._left_title.get_window_extent().x1 <= edge for axes in canvas.axes)
+    assert " ".join(lines[-1]) == "Difference in test loss (nats per token)"
+    assert len(lines[-1]) == (2 if width < 5 else 1)
+
+
 def crossed_with(results):
     return crossed(results, {"norm": ("post", "pre")}, level=lambda number: 2.0 * number)
 

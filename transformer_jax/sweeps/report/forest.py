@@ -25,7 +25,7 @@ CAPTION = (
     "contrasts and intervals are not, so one beside 0 may be undecided. Numbers: contrasts.csv and differences.csv."
 )
 _MARKERS: dict[Verdict, str] = {"ahead": "D", "equal": "s", "undecided": "D", "": "o"}
-_LABEL, _SIDE = 22, 18  # characters that fit
+_LABEL, _SIDE, _TITLE = 22, 18, 48  # characters that fit
 _LINE = 1.3 / 72  # height of a line of text, in inches per point of its size
 _JITTER = 0.618034  # of the golden ratio, whose multiples are spread evenly
 
@@ -69,7 +69,8 @@ def draw_forest(effects: Sequence[Effect], canvas: Any, results: StudyResults) -
     size = results.style.font_size
     rows = [list(_rows(own[:MOST_ROWS], results)) for _, own in shown]
     heights = [[row.lines * _LINE * size + 0.1 for row in of] for of in rows]
-    canvas.set_figheight(math.fsum(map(math.fsum, heights)) + len(shown) * 4.4 * _LINE * size + 0.1)
+    more_lines = sum(_title(metric, own, results).count("\n") for metric, own in shown)
+    canvas.set_figheight(math.fsum(map(math.fsum, heights)) + (len(shown) * 4.4 + more_lines) * _LINE * size + 0.1)
     all_axes = canvas.subplots(len(shown), squeeze=False, height_ratios=list(map(math.fsum, heights)))[:, 0]
     for axes, (metric, own), of, height in zip(all_axes, shown, rows, heights, strict=True):
         _panel(axes, metric, own, list(zip(of, height, strict=True)), size, results)
@@ -116,8 +117,7 @@ def _panel(
     for label, (row, _) in zip(axes.get_yticklabels(), rows, strict=True):
         label.set_fontweight("bold" if row.effect is None else "normal")
     band = f"shaded: within the declared ± {number_text(float(width))}" if math.isfinite(width) else ""
-    title = literal(f"Difference in {_unit_text(metric, results)}{_cut_note(effects)}")
-    axes.set_title(title, loc="left", size=size, weight="bold")
+    axes.set_title(_title(metric, effects, results), loc="left", size=size, weight="bold")
     axes.set_xlabel(band)
     axes.margins(x=0.06)
 
@@ -165,8 +165,14 @@ def _values(effect: Effect) -> list[str]:
     return [effect.labels[axis] for axis in effect.comparison.axes]
 
 
-def _wrapped(text: str, style: Style) -> str:
-    return "\n".join(textwrap.wrap(text, style.fits(_LABEL), break_on_hyphens=False))
+def _title(metric: str, effects: Sequence[Effect], results: StudyResults) -> str:
+    """Return the title of a panel, in as many lines as it needs beside the labels of the rows."""
+    text = f"Difference in {_unit_text(metric, results)}{_cut_note(effects)}"
+    return literal(_wrapped(text, results.style, _TITLE))
+
+
+def _wrapped(text: str, style: Style, characters: int = _LABEL) -> str:
+    return "\n".join(textwrap.wrap(text, style.fits(characters), break_on_hyphens=False))
 
 
 def _names(effect: Effect, results: StudyResults) -> tuple[str, str]:
