@@ -31,12 +31,12 @@ REMAT_POLICIES = {
 
 
 class _LoopedLayer(Layer):
-    """`Layer` as the body of a loop over layers: x is carried, the layer's number is scanned."""
+    """`Layer` as the body of the loop that creates parameters."""
 
     def __call__(  # ty: ignore[incompatible-method-override]
-        self, x: Activations, index: Int[Array, ""], inputs: LayerInputs, dropout: Dropout | None
+        self, x: Activations, inputs: LayerInputs
     ) -> tuple[Activations, dict[str, Array]]:
-        x, weights, _ = super().__call__(x, inputs, fold_dropout(dropout, index))
+        x, weights, _ = super().__call__(x, inputs)
         return x, weights
 
 
@@ -91,20 +91,15 @@ class Stack(nn.Module):
         config = self.config
         bias = ENCODINGS[config.position_encoding].bias
         self.relative_bias = None if bias is None else bias(config, bidirectional=not self.causal)
-        # Parameters are stacked [L, ...] whether the loop over layers is unrolled or not.
-        # Unrolled layers are one program: without prevent_cse, XLA would merge the recomputation with the first pass.
-        policy, looped = REMAT_POLICIES[config.remat], _LoopedLayer
-        if policy is not None:
-            looped = nn.remat(looped, prevent_cse=not config.scan_layers, policy=policy)
-        scanned = nn.scan(
-            looped,
+        # Creates the parameters, stacked [L, ...], and applies nothing else: `_applied` reads them.
+        created = nn.scan(
+            _LoopedLayer,
             variable_axes={"params": 0, STATISTICS: 0},
             split_rngs={"params": True},
-            in_axes=(0, nn.broadcast, nn.broadcast),
+            in_axes=nn.broadcast,
             length=self.num_layers,
-            unroll=1 if config.scan_layers else self.num_layers,
         )
-        self.layers = scanned(config, self.num_layers, self.cross_attends, self.return_weights)
+        self.layers = created(config, self.num_layers, self.cross_attends, self.return_weights)
         if has_final_norm(config):
             self.final_norm = Norm(config)
 
@@ -124,8 +119,39 @@ class Stack(nn.Module):
           positions: [B, T] or [1, T] int32; memory: [B, S, D]. is_token: [B, T], as in `Norm`.
         """
         inputs = LayerInputs(positions, mask, self._bias(positions, positions), memory, memory_mask, is_token)
-        x, weights = self.layers(x, jnp.arange(self.num_layers), inputs, dropout)
+        x, weights = self.layers(x, inputs) if self.is_initializing() else self._applied(x, inputs, dropout)
         return Features(self._finished(x, fold_dropout(dropout, self.num_layers + 1), is_token), weights)
+
+    def _applied(
+        self, x: Activations, inputs: LayerInputs, dropout: Dropout | None
+    ) -> tuple[Activations, dict[str, Array]]:
+        """Return the output of all layers, and their attention weights [L, ...]; keep the statistics of training."""
+        block = self._block()
+        mutable = [name for name in (STATISTICS,) if self.is_mutable_collection(name)]
+
+        def layer(x: Activations, params: Params, index: Int[Array, ""]) -> tuple[Activations, Any]:
+            output, collected = block.apply(
+                {"params": params}, x, inputs, fold_dropout(dropout, index), mutable=mutable
+            )
+            return output.x, (output.weights, collected)
+
+        # Unrolled layers are one program: without prevent_cse, XLA would merge the recomputation with the first pass.
+        is_looped, policy = self.config.scan_layers, REMAT_POLICIES[self.config.remat]
+        if policy is not None:
+            layer = jax.checkpoint(layer, prevent_cse=not is_looped, policy=policy)
+        x, (weights, collected) = jax.lax.scan(
+            lambda x, places: layer(x, *places),
+            x,
+            (self.layers.variables["params"], jnp.arange(self.num_layers)),
+            unroll=1 if is_looped else self.num_layers,
+        )
+        for name, values in collected.get(STATISTICS, {}).items():
+            self.layers.put_variable(STATISTICS, name, values)
+        return x, weights
+
+    def _block(self) -> Any:
+        """Return a layer without parameters, for `apply`."""
+        return Layer(self.config, self.num_layers, self.cross_attends, self.return_weights, parent=None)
 
     def decode(self, x: Activations, layers: Sequence[Params], states: StackState) -> Decoded:
         """Map the newest T tokens, embedded x [B, T, D], to [B, T, D], with attention over caches.
@@ -136,7 +162,7 @@ class Stack(nn.Module):
         """
         bias = self._bias(states.positions, states.slot_positions)
         inputs = LayerInputs(states.positions, states.mask, bias, memory_mask=states.memory_mask)
-        block: Any = Layer(self.config, self.num_layers, self.cross_attends, parent=None)
+        block = self._block()
         caches = []
         for params, state in zip(layers, states.layers, strict=True):
             x, _, cache = block.apply({"params": params}, x, inputs, None, state)
@@ -145,7 +171,7 @@ class Stack(nn.Module):
 
     def project_memory(self, memory: Float[Array, "B S D"], layers: Sequence[Params]) -> tuple[LayerCache, ...]:
         """Return the keys and values of a memory [B, S, D] for every layer, for `decode`; computed once."""
-        block: Any = Layer(self.config, self.num_layers, self.cross_attends, parent=None)
+        block = self._block()
         return tuple(cache_layout(block.apply({"params": p}, memory, method="project_memory")) for p in layers)
 
     def _bias(self, query_positions: Positions, key_positions: Int[Array, "#B S"]) -> Bias | None:
