@@ -137,10 +137,9 @@ class Stack(nn.Module):
 
         # Unrolled layers are one program: without prevent_cse, XLA would merge the recomputation with the first pass.
         is_looped, policy = self.config.scan_layers, REMAT_POLICIES[self.config.remat]
-        if policy is not None:
-            layer = jax.checkpoint(layer, prevent_cse=not is_looped, policy=policy)
+        kept: Any = layer if policy is None else jax.checkpoint(layer, prevent_cse=not is_looped, policy=policy)
         x, (weights, collected) = jax.lax.scan(
-            lambda x, places: layer(x, *places),
+            lambda x, places: kept(x, *places),
             x,
             (self.layers.variables["params"], jnp.arange(self.num_layers)),
             unroll=1 if is_looped else self.num_layers,
