@@ -103,8 +103,8 @@ def norm_placement() -> Drawing:
         rows = [row for row in csv.DictReader(file) if (row["axis"], row["metric"]) == ("norm", "test/sacrebleu")]
     rows = [row for row in rows if (row["norm"], row["against"], row["depth"].isdigit()) == ("pre", "post", True)]
     rows.sort(key=lambda row: (-int(row["depth"]), row["warmup"] == "no"))
-    width, zero, top, height, scale = 440.0, 182.0, 76.0, 34.0, 2.2
-    title, sub = "Post-LN or Pre-LN?", "Difference in sacreBLEU on the test set, and its 95 % interval"
+    width, zero, top, height, scale = 440.0, 214.0, 76.0, 34.0, 2.0
+    title, sub = "Post-LN or Pre-LN?", "Difference in test sacreBLEU and 95 % interval, three seeds"
     bottom = top + len(rows) * height
     shapes: list[Shape] = [
         Text(width / 2, 22, title, 14, is_bold=True),
@@ -122,7 +122,7 @@ def norm_placement() -> Drawing:
         low, high = zero + scale * (mean - half), zero + scale * (mean + half)
         shapes.append(Line(((low, y), (high, y))))
         shapes += [Line(((x, y - 4), (x, y + 4))) for x in (low, high)]
-        condition = f"{row['depth']} layers, {'warm-up' if row['warmup'] == 'yes' else 'no warm-up'}"
+        condition = f"{row['depth']} + {row['depth']} layers, {'warm-up' if row['warmup'] == 'yes' else 'no warm-up'}"
         shapes.append(Text(8, y + 4, condition, 12, "start"))
         said = interval(mean, half, sign=True).replace("-", "\N{MINUS SIGN}")
         shapes.append(Text(width - 8, y - 2, said, 12, "end", is_bold=is_decided))
