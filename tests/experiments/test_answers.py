@@ -74,3 +74,5 @@ def test_the_beginning_of_the_readme_quotes_a_page():
     (paragraph,) = (of for of in text.split("\n\n") if "[One study](experiments/" in of)
     (name,) = re.findall(r"\[One study\]\(experiments/(\w+)\)", paragraph)
     assert any(f'"{escaped(part.sentence)}"' in on_one_line(paragraph) for part in parts(name))
+    page = (ROOT / "experiments" / name / "results" / "report.md").read_text()
+    assert set(re.findall(r"\d+\.\d+", paragraph)) <= set(re.findall(r"\d+\.\d+", page))

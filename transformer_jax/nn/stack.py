@@ -31,7 +31,7 @@ REMAT_POLICIES = {
 
 
 class _LoopedLayer(Layer):
-    """`Layer` as the body of the loop that creates parameters."""
+    """`Layer` as the body of the loop that creates parameters: x is carried."""
 
     def __call__(  # ty: ignore[incompatible-method-override]
         self, x: Activations, inputs: LayerInputs
@@ -127,7 +127,7 @@ class Stack(nn.Module):
     ) -> tuple[Activations, dict[str, Array]]:
         """Return the output of all layers, and their attention weights [L, ...]; keep the statistics of training."""
         block = self._block()
-        mutable = [name for name in (STATISTICS,) if self.is_mutable_collection(name)]
+        mutable = [STATISTICS] if self.is_mutable_collection(STATISTICS) else []
 
         def layer(x: Activations, params: Params, index: Int[Array, ""]) -> tuple[Activations, Any]:
             output, collected = block.apply(
