@@ -541,7 +541,7 @@ def span(corpus, max_answer_length):
 
 
 def test_parallel():
-    step = lambda state, batch, hyper, axis_name=None: (state, {})  # noqa: E731
+    step = lambda state, batch, hyper: (state, {})  # noqa: E731
     kinds = {
         type(make_launcher(ExperimentConfig(parallel=ParallelConfig(launcher=name, num_devices=1)), step, None))
         for name in ("jit", "shard_map", "pmap")

@@ -72,14 +72,12 @@ def _norms(model: ModelConfig, task: TaskConfig, label_smoothing: float) -> Any:
     import jax
     import jax.numpy as jnp
 
-    from transformer_jax.models.architecture import ARCHITECTURES, Model, init_params
-    from transformer_jax.nn.norms import has_statistics
+    from transformer_jax.models.architecture import ARCHITECTURES, init_params, training_pass
     from transformer_jax.tasks.task import TASKS
 
     head = TASKS[task.name].head(task, model)
     module = ARCHITECTURES[model.architecture].module(model, head)
     hyper = SimpleNamespace(model={}, task={}, label_smoothing=label_smoothing or None)
-    collected: list[Any] | None = [] if has_statistics(model) else None
 
     def norms(batch: Any, seed: Any) -> dict[str, Any]:
         params = init_params(model, seed, head)
@@ -88,7 +86,9 @@ def _norms(model: ModelConfig, task: TaskConfig, label_smoothing: float) -> Any:
 
         def loss(kernels: Mapping[str, Any]) -> Any:
             replaced: dict[str, Any] = {side: _with_kernel(params[side], kernels[side]) for side in sides}
-            sums = TASKS[task.name].loss(task, Model(module, {**params, **replaced}, collected), batch, None, hyper)
+            sums, _ = training_pass(
+                module, {**params, **replaced}, lambda model: TASKS[task.name].loss(task, model, batch, None, hyper)
+            )
             return sums["loss"] / sums["weight"]
 
         gradients = jax.grad(loss)(kernels)

@@ -6,7 +6,6 @@ find that statistics of texts vary much from batch to batch, so that the average
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -48,8 +47,8 @@ def statistics_mismatch(scorer: Scorer, split: str, num_batches: int = 32) -> di
     """
     import jax
 
-    from transformer_jax.models.architecture import ARCHITECTURES, Model
-    from transformer_jax.nn.batch_norm import added
+    from transformer_jax.models.architecture import ARCHITECTURES, Model, training_pass
+    from transformer_jax.nn.batch_norm import statistics_of
     from transformer_jax.tasks.batches.of_split import training_batches
     from transformer_jax.tasks.trained.loss_sums import split_for_evaluation
 
@@ -61,10 +60,9 @@ def statistics_mismatch(scorer: Scorer, split: str, num_batches: int = 32) -> di
     @jax.jit
     def both(batch: Any) -> Any:
         """Return the sums with the statistics of the batch, those with running averages, and the statistics."""
-        collected: list[Any] = []
-        own = task.loss(static.task, Model(module, params, collected), batch, None, hyper)
+        own, collected = training_pass(module, params, lambda model: task.loss(static.task, model, batch, None, hyper))
         running = task.loss(static.task, Model(module, params), batch, None, hyper)
-        return own, running, functools.reduce(added, collected, {})
+        return own, running, statistics_of(collected)
 
     plan = training_batches(config, scorer.evaluator.data.splits[split])
     difference, weight, distances = [], [], []

@@ -9,18 +9,18 @@ from reference import Model
 from support import assert_close, forward, random_params, scanned, tiny
 
 from transformer_jax.config import NORMS_OVER_BATCH
-from transformer_jax.models.architecture import init_params, init_statistics
+from transformer_jax.models.architecture import init_params, initial
 from transformer_jax.nn.batch_norm import (
     MOMENTUM,
     RUNNING,
     STATISTICS,
-    added,
     batch_norm,
     initial_running,
     num_parameters,
     updated_running,
     with_running,
 )
+from transformer_jax.nn.collected import COLLECTED, added
 from transformer_jax.nn.heads import MaskedLMHead
 from transformer_jax.nn.norms import NORMS, Norm
 
@@ -35,8 +35,8 @@ def trained(x, is_token, config=CONFIG):
     """Return the output of a training pass, and the sums of its statistics."""
     params = {"scale": jnp.asarray(SCALE), "bias": jnp.asarray(BIAS)}
     is_token = None if is_token is None else jnp.asarray(is_token)
-    y, collected = Norm(config).apply({"params": params}, jnp.asarray(x), is_token, mutable=[STATISTICS])
-    return y, collected[STATISTICS]
+    y, collected = Norm(config).apply({"params": params}, jnp.asarray(x), is_token, mutable=[COLLECTED])
+    return y, collected[COLLECTED][STATISTICS]
 
 
 def evaluated(x, running, config=CONFIG):
@@ -49,9 +49,9 @@ def test_literal_numbers():
     config = tiny(norm="batchnorm", architecture="encoder_only", emb_dim=1, num_heads=1, norm_epsilon=0.0)
     variables = {"params": {"scale": jnp.array([2.0]), "bias": jnp.array([10.0])}}
     x, is_token = jnp.array([[[1.0], [99.0]], [[5.0], [99.0]]]), jnp.array([[True, False], [True, False]])
-    y, collected = Norm(config).apply(variables, x, is_token, mutable=[STATISTICS])
+    y, collected = Norm(config).apply(variables, x, is_token, mutable=[COLLECTED])
     assert np.asarray(y)[:, 0, 0].tolist() == [8.0, 12.0]
-    sums = collected[STATISTICS]
+    sums = collected[COLLECTED][STATISTICS]
     assert {name: float(value.sum()) for name, value in sums.items()} == {"weight": 2, "mean": 6, "variance": 16}
     running = updated_running(initial_running(sums), sums)
     assert_close(running["running_mean"], [0.1 * 3], 1e-6)
@@ -155,7 +155,7 @@ def random_running(statistics):
 @pytest.mark.parametrize("fields", FIELDS, ids=["post", "pre"])
 def test_an_encoder_equals_the_float64_reference(fields):
     config = tiny(norm="batchnorm", architecture="encoder_only", **fields)
-    statistics = init_statistics(config)
+    statistics = initial(config, 0).running
     params = with_running(random_params(config), random_running(statistics))
     inputs = RNG.integers(4, 19, (3, 7)).astype(np.int32)
     batch = {"inputs": inputs, "inputs_mask": np.arange(7) < np.array([[7], [4], [1]])}
@@ -180,16 +180,16 @@ def test_the_head_of_masked_tokens_counts_the_predicted_ones():
     head, table = MaskedLMHead(config), jnp.asarray(RNG.normal(size=(19, 16)), jnp.float32)
     params = head.init(jax.random.key(0), jnp.asarray(X), {}, table)["params"]
     batch = {"weights": jnp.asarray(IS_TOKEN, jnp.float32)}
-    apply = jax.jit(lambda x, batch: head.apply({"params": params}, x, batch, table, mutable=[STATISTICS]))
+    apply = jax.jit(lambda x, batch: head.apply({"params": params}, x, batch, table, mutable=[COLLECTED]))
     logits, collected = apply(jnp.asarray(X), batch)
-    assert collected[STATISTICS]["norm"]["weight"] == IS_TOKEN.sum()
+    assert collected[COLLECTED]["norm"][STATISTICS]["weight"] == IS_TOKEN.sum()
     expected, _ = apply(jnp.asarray(X[IS_TOKEN][None]), {})
     assert_close(logits[IS_TOKEN][None], expected, 1e-5)
 
 
 def test_other_norms_have_no_averages():
     for norm in ("layernorm", "rmsnorm", "none"):
-        assert init_statistics(tiny(norm=norm, architecture="encoder_only")) == {}
+        assert initial(tiny(norm=norm, architecture="encoder_only"), 0).running == {}
     params = init_params(tiny(), 0)
     assert with_running(params, {}) is params
 

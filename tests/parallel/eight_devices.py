@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from data_support import encoded_pairs
 from labelled_support import config as labelled_config
+from routed_support import routed, routed_batch, routed_config
 from training_support import VOCAB_SIZE, distance, identical, read_by, small_config, split_for, uneven_batch
 
 from transformer_jax.checkpoints.store import CheckpointStore
@@ -26,7 +27,9 @@ from transformer_jax.config import ExperimentConfig, ParallelConfig
 from transformer_jax.data.batching import Batch
 from transformer_jax.data.columns import RaggedIds
 from transformer_jax.models.architecture import parameter_axes
+from transformer_jax.nn.collected import over_devices
 from transformer_jax.parallel.launchers import make_launcher
+from transformer_jax.parallel.placement import DATA
 from transformer_jax.tasks.batches.of_split import training_batches
 from transformer_jax.training.hyper import StaticConfig, split
 from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
@@ -60,10 +63,9 @@ def gradient_step(static: StaticConfig) -> Any:
     """Return a step of stochastic gradient descent that returns the summed gradients and sums as its metrics."""
     gradient = functools.partial(batch_gradient, static)
 
-    def step(state: TrainState, batch: Any, hyper: Any, axis_name: str | None = None) -> Any:
+    def step(state: TrainState, batch: Any, hyper: Any) -> Any:
         grads, sums, _ = gradient(state.params, batch, state.step, hyper)
-        if axis_name is not None:
-            grads, sums = jax.lax.psum((grads, sums), axis_name)
+        grads, sums = over_devices((grads, sums))
         params = jax.tree.map(lambda p, g: p - 0.5 * g / sums["weight"], state.params, grads)
         return TrainState(state.step + 1, params, state.opt_state), {"grads": grads, "sums": sums}
 
@@ -74,12 +76,12 @@ def mean_of_means(static: StaticConfig) -> Any:
     """Wrong on purpose: every device counts the same, however many tokens it has."""
     gradient = functools.partial(batch_gradient, static)
 
-    def step(state: TrainState, batch: Any, hyper: Any, axis_name: str) -> Any:
+    def step(state: TrainState, batch: Any, hyper: Any) -> Any:
         grads, sums, _ = gradient(state.params, batch, state.step, hyper)
-        tokens = jax.lax.psum(sums["weight"], axis_name)
+        tokens = over_devices(sums["weight"])
         mean = jax.tree.map(lambda g: g / jnp.maximum(sums["weight"], 1.0), grads)
-        grads = jax.tree.map(lambda g: g * tokens, jax.lax.pmean(mean, axis_name))
-        return state, {"grads": grads, "sums": jax.lax.psum(sums, axis_name)}
+        grads = jax.tree.map(lambda g: g * tokens, jax.lax.pmean(mean, DATA))
+        return state, {"grads": grads, "sums": over_devices(sums)}
 
     return step
 
@@ -256,6 +258,22 @@ def batch_norm(launcher: str, parallel: dict[str, int]) -> dict[str, Any]:
         "moments": distance(moments, expected_moments),
         "loss": (float(metrics["loss"]), float(expected_metrics["loss"])),
     }
+
+
+def block_losses(launcher: str, parallel: dict[str, int], parts: int) -> dict[str, Any]:
+    """Return how far the gradient of a tagger whose layers have losses is from that of one device in one part."""
+    config = dataclasses.replace(routed_config(), parallel=ParallelConfig(launcher=launcher, **parallel))
+    static, hyper = split(config)
+    batch = routed_batch()
+    with routed():
+        step = gradient_step(dataclasses.replace(static, accumulation_steps=parts))
+        launch = make_launcher(config, step, parameter_axes(config.model))
+        state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
+        _, output = launch.step(state, batch, hyper)
+        alone = placed_state(static, hyper, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+        _, expected = jax.jit(gradient_step(static))(alone, batch, hyper)
+    sums = [{name: float(value) for name, value in o["sums"].items()} for o in (output, expected)]
+    return {"grads": distance(output["grads"], expected["grads"]), "sums": sums}
 
 
 def elastic(fields: dict[str, Any], others: list[dict[str, Any]], num_steps: int) -> list[list[float]]:

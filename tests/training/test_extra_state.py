@@ -28,9 +28,9 @@ CONFIG = small_config({"parallel.num_devices": 1})
 STATIC, HYPER = split(CONFIG)
 
 
-def averaging_step(state, batch, hyper, axis_name=None):
+def averaging_step(state, batch, hyper):
     """The training step, and an average of the parameters if the state has one."""
-    new, metrics = make_train_step(STATIC)(state, batch, hyper, axis_name)
+    new, metrics = make_train_step(STATIC)(state, batch, hyper)
     averages = jax.tree.map(lambda old, x: 0.75 * old + 0.25 * x, state.extra["average"], new.params)
     return new._replace(extra={"average": averages}), metrics
 

@@ -20,6 +20,7 @@ from training_support import (
     uneven_batch,
 )
 
+from transformer_jax.nn.collected import ROWS_AXIS
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.hyper import Hyper, split
 from transformer_jax.training.optimizers import make_optimizer
@@ -207,10 +208,10 @@ def test_parts_and_devices_add_their_rows(monkeypatch):
     def of_device(part: Any) -> Any:
         params = {"kernel": jnp.float32(1.0)}
         state = TrainState(jnp.int32(0), params, make_optimizer(static.optimizer, hyper).init(params))
-        return make_train_step(static)(state, part, hyper, "data").metrics
+        return make_train_step(static)(state, part, hyper).metrics
 
     monkeypatch.setattr("transformer_jax.training.step.batch_loss", loss)
-    metrics = jax.jit(jax.vmap(of_device, axis_name="data"))(batch)
+    metrics = jax.jit(jax.vmap(of_device, axis_name=ROWS_AXIS))(batch)
     differences = 1.0 - batch["targets"][batch["weights"] > 0]
     expected = {"weight": TOKENS, "loss": (differences**2).mean(), "gradient_norm": abs(2 * differences.mean())}
     for name, value in expected.items():

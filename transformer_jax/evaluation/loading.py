@@ -38,7 +38,7 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.nn.batch_norm import STATISTICS, with_running
 from transformer_jax.parallel.placement import on_one_device
 from transformer_jax.readers.records import INTEGER, OBJECT, expect, fields_of
-from transformer_jax.tasks.task import TASKS, higher_is_better, param_shapes, statistics_shapes
+from transformer_jax.tasks.task import TASKS, higher_is_better, initial_shapes
 from transformer_jax.tasks.trained.language_model import LanguageModel
 from transformer_jax.tasks.trained.predictor import Predictor
 from transformer_jax.tasks.trained.text_generator import Member, TextGenerator
@@ -208,10 +208,10 @@ def _load_step(
     record = run_record(checkpoint.record)
     with reading(checkpoint.directory / RECORD):
         config = apply_overrides(record["config"], overrides)
-    template = param_shapes(config)
+    template, running = initial_shapes(config)
     count = config.evaluation.average_checkpoints
     if count == 1:
-        steps, params = (step,), _evaluated(store, step, template, statistics_shapes(config))
+        steps, params = (step,), _evaluated(store, step, template, running)
     else:
         steps = tuple(s for s in store.steps() if s <= step)[-count:]
         if len(steps) < count:
@@ -249,15 +249,15 @@ def _warn_of_other_configs(store: CheckpointStore, steps: Sequence[int], config:
             )
 
 
-def _evaluated(store: CheckpointStore, step: int, params: Params, statistics: Params) -> Params:
+def _evaluated(store: CheckpointStore, step: int, params: Params, running: Params) -> Params:
     """Return the parameters of a checkpoint with the running averages of norms, as `TrainState.evaluated`.
 
     Args:
-      params, statistics: shapes and types of both.
+      params, running: shapes and types of both.
     """
-    extra = {"extra": {STATISTICS: statistics}} if statistics else {}
+    extra = {"extra": {STATISTICS: running}} if running else {}
     state = store.restore_parts({PARAMS: params, **extra}, step).state
-    return with_running(state[PARAMS], state["extra"][STATISTICS] if statistics else {})
+    return with_running(state[PARAMS], state["extra"][STATISTICS] if running else {})
 
 
 _SECTIONS = {

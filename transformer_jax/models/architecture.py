@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Set
+import functools
+from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -17,9 +18,9 @@ import jax.numpy as jnp
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.nn.batch_norm import STATISTICS, initial_running
+from transformer_jax.nn.batch_norm import initial_running, statistics_of
+from transformer_jax.nn.collected import COLLECTED, added
 from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.norms import has_statistics
 from transformer_jax.nn.stack import Features
 from transformer_jax.registry import Registry
 from transformer_jax.typing import Array, Batch, Params
@@ -161,13 +162,13 @@ class ModelModule(nn.Module):
 class Model(NamedTuple):
     """A module with its parameters; a task computes its loss with it.
 
-    params: in evaluation, with the running averages of norms (`TrainState.evaluated`). statistics: None, or in training
-    of a model with such norms, a list to which every pass appends the sums of its batch (nn/batch_norm.py).
+    params: in evaluation, with the running averages of norms (`TrainState.evaluated`). receive: None, or in training
+    what gets the sums that the blocks of a pass collected; see `training_pass`.
     """
 
     module: nn.Module
     params: Params
-    statistics: list[Params] | None = None
+    receive: Callable[[Params], None] | None = None
 
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
@@ -180,33 +181,55 @@ class Model(NamedTuple):
         return self._apply("outputs", x, batch, dropout)
 
     def _apply(self, method: str, *args: Any) -> Any:
-        if self.statistics is None:
+        if self.receive is None:
             return self.module.apply({"params": self.params}, *args, method=method)
-        result, collected = self.module.apply({"params": self.params}, *args, method=method, mutable=[STATISTICS])
-        self.statistics.append(collected.get(STATISTICS, {}))
+        result, variables = self.module.apply({"params": self.params}, *args, method=method, mutable=[COLLECTED])
+        self.receive(variables.get(COLLECTED, {}))
         return result
+
+
+class TrainingPass(NamedTuple):
+    """The result of a function of a model, and the sums that the model's blocks collected (nn/collected.py)."""
+
+    result: Any
+    collected: Params
+
+
+def training_pass(module: nn.Module, params: Params, function: Callable[[Model], Any]) -> TrainingPass:
+    """Return function(model), whose passes are those of training, and what their blocks collected, added over passes.
+
+    Args:
+      params: as the optimizer changes them, without running averages.
+    """
+    collected: list[Params] = []
+    result = function(Model(module, params, collected.append))
+    return TrainingPass(result, functools.reduce(added, collected, {}))
 
 
 def init_params(config: ModelConfig, seed: int | Array, head: nn.Module | None = None) -> Params:
     """Return new parameters, a nested dict of float32 arrays. They depend on config, head and seed alone."""
-    return _initialised(config, seed, head)["params"]
+    return initial(config, seed, head).params
 
 
-def init_statistics(config: ModelConfig, head: nn.Module | None = None) -> Params:
-    """Return the running averages of norms before the first step; empty if the norms have none."""
-    if not has_statistics(config):
-        return {}
-    return initial_running(jax.eval_shape(lambda: _initialised(config, 0, head)[STATISTICS]))
+class Initial(NamedTuple):
+    """What a model has before the first step.
+
+    params: a nested dict of float32 arrays. running: the averages of its norms, empty if they have none.
+    """
+
+    params: Params
+    running: Params
 
 
-def _initialised(config: ModelConfig, seed: int | Array, head: nn.Module | None) -> Mapping[str, Any]:
-    """Return the parameters, and the statistics of the example batch, by collection."""
+def initial(config: ModelConfig, seed: int | Array, head: nn.Module | None = None) -> Initial:
+    """Return new parameters, as `init_params`, and the first running averages of norms, which are the same always."""
     architecture = ARCHITECTURES[config.architecture]
     key = jax.random.key(seed, impl="threefry2x32")
     # These implementations take any shape, on any machine; parameters do not depend on the implementation.
     everywhere = {"attention_implementation": "reference", "recurrent_implementation": "scan"}
     module = architecture.module(dataclasses.replace(config, **everywhere), head)
-    return module.init(key, architecture.example_batch(config))
+    variables = module.init(key, architecture.example_batch(config))
+    return Initial(variables["params"], initial_running(statistics_of(variables.get(COLLECTED, {}))))
 
 
 def example_ids(*names: str) -> Batch:

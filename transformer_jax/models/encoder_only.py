@@ -20,7 +20,6 @@ from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.embedder import Embedder
 from transformer_jax.nn.embeddings import OutputProjection, has_output_parameters, token_logits
 from transformer_jax.nn.masks import padding_mask, segment_mask
-from transformer_jax.nn.norms import has_statistics
 from transformer_jax.nn.patches import INPUTS
 from transformer_jax.nn.positions import sequence_positions
 from transformer_jax.nn.stack import Features, Stack
@@ -60,7 +59,7 @@ class EncoderOnly(ModelModule):
             mask = segment_mask(segments, segments)
         x = self.embedding(batch["inputs"])  # [B, S], or images -> [B, S, D]
         positions = sequence_positions(self.config, batch, "inputs", x.shape[1])
-        counted = counted_tokens(batch, x.shape[1]) if has_statistics(self.config) else None
+        counted = counted_tokens(batch, x.shape[1])
         x = self.encoder_embedder(
             x, positions, fold_dropout(dropout, self.config.num_encoder_layers), batch.get("types"), counted
         )
@@ -79,7 +78,7 @@ class EncoderOnly(ModelModule):
 
 
 def counted_tokens(batch: Batch, length: int) -> Bool[Array, "B S"] | None:
-    """Return True for the tokens or patches of `inputs` that BatchNorm counts, [B, length]; None: all.
+    """Return True for the tokens or patches of `inputs` that sums over tokens count, [B, length]; None: all.
 
     With images, these are the rows with a weight: a row without an image has none.
     """

@@ -1,44 +1,32 @@
 """Batch normalisation (Ioffe and Szegedy 2015): statistics of every feature over the tokens of a batch.
 
-A training pass normalises with the mean and variance of its own batch, over all tokens of all rows on all devices; the
-collection `STATISTICS` is mutable in it. Every other pass normalises with running averages of these, so that an output
-depends on its own row alone. The averages are not parameters: no gradient reaches them. The training state holds them
-in `TrainState.extra[STATISTICS]`, and a pass that reads them gets them beside the scale and bias of their norm
-(`with_running`).
+A training pass normalises with the mean and variance of its own batch, over all tokens of all rows on all devices, and
+collects their sums under the name STATISTICS (nn/collected.py). Every other pass normalises with running averages of
+these, so that an output depends on its own row alone. The averages are not parameters: no gradient reaches them. The
+training state holds them in `TrainState.extra[STATISTICS]`, and a pass that reads them gets them beside the scale and
+bias of their norm (`with_running`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import unflatten_dict
 from jaxtyping import Bool, Float
 
+from transformer_jax.nn.collected import by_block, over_devices
 from transformer_jax.typing import Array, Params
 
 STATISTICS = "statistics"
-"""Name of the collection of a training pass, and of the running averages in `TrainState.extra`."""
+"""Name of the sums that a training pass collects, and of the running averages in `TrainState.extra`."""
 MOMENTUM = 0.9
 """Share of the running averages that a step keeps; that of `torch.nn.BatchNorm1d`, which calls 1 - 0.9 momentum."""
 RUNNING = ("running_mean", "running_variance")
 """Names of the running averages of a norm."""
 _SUMS = {"weight", "mean", "variance"}
-
-_axis: contextvars.ContextVar[str | None] = contextvars.ContextVar("axis_of_statistics", default=None)
-
-
-@contextlib.contextmanager
-def statistics_over(axis_name: str | None) -> Generator[None]:
-    """Compute the statistics of all that is traced inside over the devices of this axis too; None: of one device."""
-    token = _axis.set(axis_name)
-    try:
-        yield
-    finally:
-        _axis.reset(token)
 
 
 def batch_norm(
@@ -79,17 +67,16 @@ class BatchStatistics(NamedTuple):
 
 
 def batch_statistics(x: Float[Array, "*batch D"], is_token: Bool[Array, "*batch"] | None) -> BatchStatistics:
-    """Return the statistics of x [..., D] over all places that are tokens, on all devices of `statistics_over`.
+    """Return the statistics of x [..., D] over all places that are tokens, on all devices.
 
     Args:
       is_token: [...]; None: all are. Without any token, mean and variance are 0.
     """
-    x32, axis = x.astype(jnp.float32), _axis.get()
+    x32 = x.astype(jnp.float32)
     is_token = jnp.ones(x.shape[:-1], bool) if is_token is None else is_token
 
     def total(values: Float[Array, "*batch n"]) -> Float[Array, " n"]:
-        summed = jnp.where(is_token[..., None], values, 0.0).sum(tuple(range(x.ndim - 1)))
-        return summed if axis is None else jax.lax.psum(summed, axis)
+        return over_devices(jnp.where(is_token[..., None], values, 0.0).sum(tuple(range(x.ndim - 1))))
 
     count = total(jnp.ones((*x.shape[:-1], 1)))  # [1]
     divisor = jnp.maximum(count, 1.0)
@@ -105,6 +92,11 @@ def as_row(vector: Array, x: Array) -> Array:
 
 # Trees of the statistics of all norms of a model. Where a model has a norm, a tree of sums has `BatchStatistics.sums`,
 # and a tree of running averages has the names of RUNNING. Those of a stack's layers have one more axis in front.
+
+
+def statistics_of(collected: Params) -> Params:
+    """Return the sums of all norms of a model, from what a training pass collected; empty without such norms."""
+    return unflatten_dict(by_block(collected, STATISTICS))
 
 
 def initial_running(sums: Params) -> Params:
@@ -128,17 +120,6 @@ def updated_running(running: Params, sums: Params) -> Params:
         return jnp.where(weight > 0, new, old)
 
     return {name: updated(running[name], sums[of]) for name, of in zip(RUNNING, ("mean", "variance"), strict=True)}
-
-
-def added(one: Params, other: Params) -> Params:
-    """Return the sum of two trees of sums, either of which may lack norms of the other."""
-    result = dict(one)
-    for name, value in other.items():
-        if name not in result:
-            result[name] = value
-        else:
-            result[name] = added(result[name], value) if isinstance(value, Mapping) else result[name] + value
-    return result
 
 
 def with_running(params: Params, running: Params) -> Params:

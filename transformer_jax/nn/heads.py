@@ -18,7 +18,7 @@ from transformer_jax.nn.embeddings import OutputProjection, has_output_parameter
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.initialisation import bias_init, kernel_init
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.norms import Norm, has_statistics
+from transformer_jax.nn.norms import Norm
 from transformer_jax.typing import Activations, Array, Batch
 
 
@@ -45,7 +45,7 @@ class MaskedLMHead(nn.Module):
         Args:
           batch: its `weights` [B, T] mark the predicted tokens, the only ones that BatchNorm counts; absent: all.
         """
-        weights = batch.get("weights") if has_statistics(self.config) else None
+        weights = batch.get("weights") if self.norm.is_over_batch else None
         is_predicted = None if weights is None else weights > 0
         x = self.norm(ACTIVATIONS[self.config.activation].function(self.transform(x)), is_predicted)
         return token_logits(self.config, x, embedding, self.output)

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.batch_norm import RUNNING, STATISTICS, as_row, batch_norm, batch_statistics
+from transformer_jax.nn.collected import collect, is_collecting
 from transformer_jax.typing import Array
 
 
@@ -68,6 +69,11 @@ class Norm(nn.Module):
 
     config: ModelConfig
 
+    @property
+    def is_over_batch(self) -> bool:
+        """Whether it has statistics over the batch, and so reads `is_token`."""
+        return NORMS[self.config.norm].over_batch
+
     @nn.compact
     def __call__(
         self, x: Float[Array, "*batch D"], is_token: Bool[Array, "*batch"] | None = None
@@ -80,7 +86,7 @@ class Norm(nn.Module):
         config, kind = self.config, NORMS[self.config.norm]
         if kind.function is None:
             return x
-        statistics = self._statistics(x, is_token) if kind.over_batch else ()
+        statistics = self._statistics(x, is_token) if self.is_over_batch else ()
         scale = self.param("scale", nn.initializers.ones, (config.emb_dim,))
         if not kind.has_bias:
             return kind.function(x, *statistics, scale, config.norm_epsilon)
@@ -88,14 +94,13 @@ class Norm(nn.Module):
         return kind.function(x, *statistics, scale, bias, config.norm_epsilon)
 
     def _statistics(self, x: Array, is_token: Array | None) -> tuple[Array, Array]:
-        """Return mean and variance [D]: those of the batch in training, whose sums are stored, else running averages.
+        """Return mean and variance [D]: in training those of the batch, collecting their sums, else running averages.
 
         Raises: ValueError if parameters without running averages are evaluated.
         """
-        if self.is_mutable_collection(STATISTICS):
+        if is_collecting(self):
             statistics = batch_statistics(x, is_token)
-            for name, value in statistics.sums().items():
-                self.put_variable(STATISTICS, name, value)
+            collect(self, STATISTICS, statistics.sums())
             return statistics.mean, statistics.variance
         if not self.has_variable("params", RUNNING[0]):
             raise ValueError(
@@ -104,11 +109,6 @@ class Norm(nn.Module):
             )
         mean, variance = (self.get_variable("params", name) for name in RUNNING)
         return mean, variance
-
-
-def has_statistics(config: ModelConfig) -> bool:
-    """Return whether the norms of a model have running averages."""
-    return NORMS[config.norm].over_batch
 
 
 PARAMETER_AXES = {f"(scale|bias|{'|'.join(RUNNING)})": (None,)}

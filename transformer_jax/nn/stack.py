@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import layer, norms
-from transformer_jax.nn.batch_norm import STATISTICS
+from transformer_jax.nn.collected import COLLECTED, is_collecting
 from transformer_jax.nn.dropout import Dropout, drop, fold_dropout
 from transformer_jax.nn.kv_cache import LayerCache, cache_layout
 from transformer_jax.nn.layer import Layer, LayerInputs, LayerState
@@ -94,7 +94,7 @@ class Stack(nn.Module):
         # Creates the parameters, stacked [L, ...], and applies nothing else: `_applied` reads them.
         created = nn.scan(
             _LoopedLayer,
-            variable_axes={"params": 0, STATISTICS: 0},
+            variable_axes={"params": 0, COLLECTED: 0},
             split_rngs={"params": True},
             in_axes=nn.broadcast,
             length=self.num_layers,
@@ -125,9 +125,9 @@ class Stack(nn.Module):
     def _applied(
         self, x: Activations, inputs: LayerInputs, dropout: Dropout | None
     ) -> tuple[Activations, dict[str, Array]]:
-        """Return the output of all layers, and their attention weights [L, ...]; keep the statistics of training."""
+        """Return the output of all layers, and their attention weights [L, ...]; keep what they collect in training."""
         block = self._block()
-        mutable = [STATISTICS] if self.is_mutable_collection(STATISTICS) else []
+        mutable = [COLLECTED] if is_collecting(self) else []
 
         def layer(x: Activations, params: Params, index: Int[Array, ""]) -> tuple[Activations, Any]:
             output, collected = block.apply(
@@ -144,8 +144,8 @@ class Stack(nn.Module):
             (self.layers.variables["params"], jnp.arange(self.num_layers)),
             unroll=1 if is_looped else self.num_layers,
         )
-        for name, values in collected.get(STATISTICS, {}).items():
-            self.layers.put_variable(STATISTICS, name, values)
+        for name, values in collected.get(COLLECTED, {}).items():
+            self.layers.put_variable(COLLECTED, name, values)
         return x, weights
 
     def _block(self) -> Any:

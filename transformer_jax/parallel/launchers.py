@@ -28,7 +28,7 @@ from transformer_jax.parallel.rules import ParameterAxes, shardings
 from transformer_jax.typing import Array
 
 Step = Callable[..., tuple[Any, Any]]
-"""step(state, batch, hyper, axis_name=None) -> (state, metrics), from `training.step.make_train_step`."""
+"""step(state, batch, hyper) -> (state, metrics), from `training.step.make_train_step`."""
 
 
 @runtime_checkable
@@ -189,7 +189,7 @@ class ShardMap(_Replicated):
         everywhere, rows = PartitionSpec(), PartitionSpec(DATA)
         # With check_vma the transpose of replicated parameters would add the gradients a second time.
         mapped = jax.shard_map(
-            lambda s, b, h: tuple(step(s, b, h, DATA)),
+            lambda s, b, h: tuple(step(s, b, h)),
             mesh=mesh,
             in_specs=(everywhere, rows, everywhere),
             out_specs=(everywhere, everywhere),
@@ -208,7 +208,7 @@ class Pmap(_Replicated):
     def __init__(self, mesh: Mesh, step: Step) -> None:
         super().__init__(mesh)
         self._step = jax.pmap(
-            lambda s, b, h: tuple(step(s, b, h, DATA)),
+            lambda s, b, h: tuple(step(s, b, h)),
             axis_name=DATA,
             in_axes=(None, 0, None),
             out_axes=(None, None),

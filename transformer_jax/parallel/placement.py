@@ -11,8 +11,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.nn.collected import ROWS_AXIS
 
-DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
+DATA, FSDP, TENSOR = ROWS_AXIS, "fsdp", "tensor"
 """The axes of a mesh. The first two together divide the rows of a batch, the last two divide parameters."""
 
 

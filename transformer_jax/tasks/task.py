@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.columns import Column, EncodedSplit
     from transformer_jax.data.datasets import Data
     from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
-    from transformer_jax.models.architecture import Model
+    from transformer_jax.models.architecture import Initial, Model
     from transformer_jax.nn.dropout import Dropout
     from transformer_jax.tasks.trained.text_generator import TextGenerator
     from transformer_jax.typing import Array, Batch, Params
@@ -439,22 +439,17 @@ class Task(abc.ABC):
 
 def param_shapes(config: ExperimentConfig) -> Params:
     """Return the shapes and types of an experiment's parameters, as jax.ShapeDtypeStructs."""
+    return initial_shapes(config).params
+
+
+def initial_shapes(config: ExperimentConfig) -> Initial:
+    """Return the shapes and types of an experiment's parameters, and of the running averages of its norms."""
     import jax
 
-    from transformer_jax.models.architecture import init_params
+    from transformer_jax.models.architecture import initial
 
     head = TASKS[config.task.name].head(config.task, config.model)
-    return jax.eval_shape(lambda: init_params(config.model, 0, head))
-
-
-def statistics_shapes(config: ExperimentConfig) -> Params:
-    """Return the shapes and types of the running averages of an experiment's norms; empty if they have none."""
-    import jax
-
-    from transformer_jax.models.architecture import init_statistics
-
-    head = TASKS[config.task.name].head(config.task, config.model)
-    return jax.eval_shape(lambda: init_statistics(config.model, head))
+    return jax.eval_shape(lambda: initial(config.model, 0, head))
 
 
 TASKS: Registry[Task] = Registry(

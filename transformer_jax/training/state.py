@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.models.architecture import init_params, init_statistics
+from transformer_jax.models.architecture import initial
 from transformer_jax.nn.batch_norm import STATISTICS, with_running
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.hyper import Hyper, StaticConfig
@@ -39,9 +39,8 @@ class TrainState(NamedTuple):
 def init_state(static: StaticConfig, hyper: Hyper) -> TrainState:
     """Return the state before the first update; it depends only on the config and `hyper.seed_init`."""
     head = TASKS[static.task.name].head(static.task, static.model)
-    params = init_params(static.model, hyper.seed_init, head)
-    statistics = init_statistics(static.model, head)
-    extra = {STATISTICS: statistics} if statistics else {}
+    params, running = initial(static.model, hyper.seed_init, head)
+    extra = {STATISTICS: running} if running else {}
     return TrainState(jnp.zeros((), jnp.int32), params, make_optimizer(static.optimizer, hyper).init(params), extra)
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from transformer_jax.models.architecture import ARCHITECTURES, Model
-from transformer_jax.nn.batch_norm import STATISTICS, added, statistics_over, updated_running
+from transformer_jax.models.architecture import ARCHITECTURES, Model, training_pass
+from transformer_jax.nn.batch_norm import STATISTICS, statistics_of, updated_running
+from transformer_jax.nn.collected import over_devices
 from transformer_jax.nn.dropout import Dropout, fold
-from transformer_jax.nn.norms import has_statistics
 from transformer_jax.tasks.task import TASKS, Sums, Task
+from transformer_jax.training.block_losses import BLOCK_LOSSES, batch_sums, block_losses
 from transformer_jax.training.freezing import trained_part, with_trained
 from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.optimizers import make_optimizer, updates_made
@@ -34,33 +35,32 @@ class Updated(NamedTuple):
 
 
 def make_train_step(static: StaticConfig) -> TrainStep:
-    """Return train_step(state, batch, hyper, axis_name=None) -> (state, metrics); see `train_step`."""
+    """Return train_step(state, batch, hyper) -> (state, metrics); see `train_step`."""
     return functools.partial(train_step, static)
 
 
-def train_step(
-    static: StaticConfig, state: TrainState, batch: Batch, hyper: Hyper, axis_name: str | None = None
-) -> Updated:
+def train_step(static: StaticConfig, state: TrainState, batch: Batch, hyper: Hyper) -> Updated:
     """Update the parameters once.
 
     Args:
-      batch: the arrays that the task's loss reads, and `row_ids` [B]. With `axis_name` it is one device's part of a
-        batch: gradients and sums are added over the axis before the division by the weight of the whole batch.
+      batch: the arrays that the task's loss reads, and `row_ids` [B]. Where a launcher divides the rows, it is one
+        device's part of a batch: gradients and sums are added by `over_devices` before the division by the weight of
+        the whole batch.
     Returns: the new state, and metrics as float32 scalars: those of `Task.means`, such as `loss` in nats per target
-      token; `gradient_norm` of the trained parameters, before clipping; `learning_rate`, that of the head; `weight`,
-      the sum of the targets' weights; `tokens`, see `Task.counted_tokens`; `slots` of inputs and targets, and
-      `filled`, those without padding. With `skip_nonfinite`, a step whose loss or gradient norm is not finite changes
-      only the number of the step.
+      token; the losses of blocks by their names (training/block_losses.py), per unit of weight; `gradient_norm` of the
+      trained parameters, before clipping; `learning_rate`, that of the head; `weight`, the sum of the targets' weights;
+      `tokens`, see `Task.counted_tokens`; `slots` of inputs and targets, and `filled`, those without padding. With
+      `skip_nonfinite`, a step whose loss or gradient norm is not finite changes only the number of the step.
     """
-    grads, sums, statistics = batch_gradient(static, state.params, batch, state.step, hyper, axis_name)
+    grads, sums, statistics = batch_gradient(static, state.params, batch, state.step, hyper)
     counts = _counts(TASKS[static.task.name], batch)
-    if axis_name is not None:
-        grads, sums, counts = jax.lax.psum((grads, sums, counts), axis_name)
+    grads, sums, counts = over_devices((grads, sums, counts))
     # A batch may have no target, such as one without a masked token. Then all sums are 0, and so are the gradients.
     weight = jnp.where(sums["weight"] > 0, sums["weight"], 1.0)
     grads = jax.tree.map(lambda g: g / weight, grads)
     updates, opt_state = make_optimizer(static.optimizer, hyper).update(grads, state.opt_state, state.params)
     metrics = TASKS[static.task.name].means(sums | {"weight": weight}) | {
+        **{name: sums[name] / weight for name in BLOCK_LOSSES if name in sums},
         "gradient_norm": optax.tree.norm(grads),
         "learning_rate": learning_rate(static.optimizer.schedule, updates_made(state.opt_state) + 1, hyper),
         "weight": sums["weight"],
@@ -82,8 +82,9 @@ def train_step(
 class Gradient(NamedTuple):
     """Results of a batch that are added over its parts.
 
-    grads: of the summed loss, with respect to the trained parameters. sums: of the task. statistics: sums of the norms
-    over the batch, see nn/batch_norm.py; empty without any. They are already added over the devices.
+    grads: of the summed loss, with respect to the trained parameters. sums: of the task, and the losses of blocks.
+    statistics: sums of the norms over the batch, see nn/batch_norm.py; empty without any. They are already added over
+    the devices.
     """
 
     grads: Params
@@ -91,49 +92,60 @@ class Gradient(NamedTuple):
     statistics: Params
 
 
-def batch_gradient(
-    static: StaticConfig, params: Params, batch: Batch, step: Array, hyper: Hyper, axis_name: str | None = None
-) -> Gradient:
-    """Return the gradients and sums of a batch; `axis_name` as in `train_step`.
+def batch_gradient(static: StaticConfig, params: Params, batch: Batch, step: Array, hyper: Hyper) -> Gradient:
+    """Return the gradients and sums of a batch, or of a device's part of it.
 
-    With accumulation_steps > 1, the batch is computed in that many parts, and the results of the parts are added.
+    With accumulation_steps > 1, the batch is computed in that many parts, and the results of the parts are added. If
+    blocks have losses that need sums of the whole batch, a first pass over the parts, without gradients, adds these.
     """
 
     freeze = static.optimizer.freeze
 
-    def gradient(part: Batch) -> Gradient:
+    def gradient(part: Batch, whole: Params | None = None) -> Gradient:
         def loss(trained: Params) -> tuple[Array, tuple[Sums, Params]]:
             result = batch_loss(static, with_trained(freeze, params, trained), part, step, hyper)
-            return result.loss, (result.sums, result.statistics)
+            of_blocks, total = block_losses(result.collected, whole), result.loss
+            for name, value in of_blocks.items():
+                total = total + BLOCK_LOSSES[name].weight(hyper) * value
+            return total, ({**result.sums, **of_blocks}, statistics_of(result.collected))
 
-        with statistics_over(axis_name):
-            (_, (sums, statistics)), grads = jax.value_and_grad(loss, has_aux=True)(trained_part(freeze, params))
+        (_, (sums, statistics)), grads = jax.value_and_grad(loss, has_aux=True)(trained_part(freeze, params))
         return Gradient(grads, sums, statistics)
 
     parts = static.accumulation_steps
     if parts == 1:
         return gradient(batch)
 
-    def add(total: Gradient, part: Batch) -> tuple[Gradient, None]:
-        return jax.tree.map(jnp.add, total, gradient(part)), None
+    def sums_of(part: Batch) -> Params:
+        return batch_sums(batch_loss(static, params, part, step, hyper).collected)
 
     # Every parts-th row goes into one part, so that rows stay on the device that holds them.
     split = jax.tree.map(lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), dict(batch))
-    shapes = jax.eval_shape(gradient, jax.tree.map(lambda x: x[0], split))
+    whole = over_devices(_added_over_parts(sums_of, split))
+    return _added_over_parts(functools.partial(gradient, whole=whole), split)
+
+
+def _added_over_parts(function: Callable[[Batch], Any], split: Batch) -> Any:
+    """Return the sum of function(part), a tree of arrays, over the parts of a batch, the first axis of `split`."""
+    shapes = jax.eval_shape(function, jax.tree.map(lambda x: x[0], split))
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    return jax.lax.scan(add, zeros, split)[0]
+
+    def add(total: Any, part: Batch) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, function(part)), None
+
+    return jax.lax.scan(add, zeros, split)[0] if jax.tree.leaves(zeros) else zeros
 
 
 class BatchLoss(NamedTuple):
-    """The loss summed over a batch, all of the task's sums, and the statistics of the norms, as in `Gradient`."""
+    """The loss of the task summed over a batch, all of its sums, and what blocks collected (nn/collected.py)."""
 
     loss: Array
     sums: Sums
-    statistics: Params
+    collected: Params
 
 
 def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, hyper: Hyper) -> BatchLoss:
-    """Return the loss of a training pass over a batch.
+    """Return the loss of the task of a training pass over a batch.
 
     Args:
       step: number of updates before this one. Dropout depends on it, on the seed and on the row.
@@ -144,9 +156,12 @@ def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, 
     if hyper.is_random:
         seed = fold(fold(jnp.uint32(0), hyper.seed), step)
         dropout = Dropout(seed, batch["row_ids"], hyper.dropout)
-    model = Model(module, params, [] if has_statistics(static.model) else None)
-    sums = task.loss(static.task, model, batch, dropout, hyper, static.loss_chunks)
-    return BatchLoss(sums["loss"], sums, functools.reduce(added, model.statistics or [], {}))
+
+    def loss(model: Model) -> Sums:
+        return task.loss(static.task, model, batch, dropout, hyper, static.loss_chunks)
+
+    sums, collected = training_pass(module, params, loss)
+    return BatchLoss(sums["loss"], sums, collected)
 
 
 def _counts(task: Task, batch: Batch) -> dict[str, Array]:
