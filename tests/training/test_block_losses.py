@@ -10,7 +10,7 @@ import pytest
 from routed_support import CHOICES, LOSSES, routed, routed_batch, routed_config
 from training_support import distance, run_on_eight_devices, start
 
-from transformer_jax.nn.collected import by_block
+from transformer_jax.nn.collected import ROWS_AXIS, by_block, over_devices
 from transformer_jax.training.block_losses import batch_sums, block_losses
 from transformer_jax.training.hyper import split
 from transformer_jax.training.step import batch_gradient, make_train_step
@@ -65,6 +65,9 @@ def test_literal_numbers():
     found = [block_losses(collected, together) for collected in (one, other)]
     of_one = 3 * (3.0 / 3 + (0.5 + 2.0) / 2)
     assert [values["balance"] for values in found] == pytest.approx([of_one, 2 * of_one])
+    # The counts may have a gradient in the block; here they are constants.
+    of_count = jax.grad(lambda count: block_losses(part(count, share, [0.0, 0.0]))["balance"])(count)
+    assert not of_count.any()
     assert block_losses({}) == {}
     assert block_losses({"encoder": {"norm": {"statistics": {"weight": jnp.ones(())}}}}) == {}
 
@@ -100,6 +103,21 @@ def test_parts_have_the_gradient_of_the_whole_batch():
     assert float(added.sums["router_z"]) == pytest.approx(float(found.sums["router_z"]), rel=1e-5)
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_devices_have_the_gradient_of_the_whole_batch(parts):
+    """Four devices, of which `vmap` with the name of their axis makes one program."""
+
+    def of_device(batch):
+        found = gradient_of(parts)(params(), batch, HYPER)
+        return over_devices((found.grads, found.sums))
+
+    batch = {name: x.reshape(4, 8, *x.shape[1:]) for name, x in routed_batch().items()}
+    grads, sums = jax.jit(jax.vmap(of_device, axis_name=ROWS_AXIS, out_axes=None))(batch)
+    assert distance(grads, whole().grads) < 1e-5
+    assert distance(sums, whole().sums) < 1e-5
+
+
+@pytest.mark.slow
 def test_trials_have_their_own_counts_and_weights():
     hypers = [HYPER, HYPER._replace(learning_rate=3 * HYPER.learning_rate)]
     batches = [routed_batch(), routed_batch(seed=1)]
@@ -133,7 +151,7 @@ CASES["2 x 2 x 2, 4 parts"] = {"launcher": "jit", "parallel": {"fsdp": 2, "tenso
 
 
 @pytest.mark.slow
-def test_devices_have_the_gradient_of_the_whole_batch():
+def test_launchers_have_the_gradient_of_the_whole_batch():
     results = run_on_eight_devices({name: ("block_losses", case) for name, case in CASES.items()})
     for name, result in results.items():
         assert "error" not in result, (name, result)
