@@ -21,7 +21,7 @@ from typing import Any
 from absl import flags
 
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, config_flag, path_flag, switch
-from transformer_jax.config import ExperimentConfig, ModelConfig
+from transformer_jax.config import ExperimentConfig, ModelConfig, layer_letters
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.host import exit_codes
@@ -155,11 +155,18 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
         "flops_per_target_token": None if flops is None else flops // (rows * length),
         "memory": memory,
         "mesh": sizes,
+        "layers": _layer_kinds(config.model),
         "attention": _attention(config),
         "recurrent": _recurrent(config),
         "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()],
         "config": config.to_dict(),
     }
+
+
+def _layer_kinds(config: ModelConfig) -> dict[str, str]:
+    """Return one letter for every layer of the stacks whose layers differ, by stack."""
+    letters = {s: layer_letters(config, s, getattr(config, f"num_{s}_layers")) for s in config.stacks}
+    return {stack: of_layers for stack, of_layers in letters.items() if of_layers}
 
 
 def _attention(config: ExperimentConfig) -> dict[str, dict[str, str]]:
@@ -283,6 +290,8 @@ def _summary_table(report: Mapping[str, Any]) -> Any:
     for name, size in report["memory"].items():
         table.add_row(f"memory, {name.replace('_', ' ')}", f"{size / 1e6:,.1f} MB")
     mesh = " x ".join(f"{name} {size}" for name, size in report["mesh"].items())
+    for stack, letters in report["layers"].items():
+        table.add_row(f"{stack} layers", f"{letters} ({report['config']['model']['layer_kinds']})")
     for name, choice in (report["attention"] | report["recurrent"]).items():
         table.add_row(name, f"{choice['name']} ({choice['why']})")
     table.add_row("mesh", mesh)

@@ -30,6 +30,7 @@ from transformer_jax.config.experiment import (
     leaf_fields,
     outside_parts,
 )
+from transformer_jax.config.layers import layer_configs, layer_letters, parse_kinds, per_layer_fields
 from transformer_jax.config.model import DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, ModelConfig
 from transformer_jax.config.problems import config_error, problems_of, unread_by
 from transformer_jax.config.sections import base_type, field_types, section_class, walk
@@ -87,11 +88,15 @@ __all__ = [
     "is_bookkeeping",
     "is_derived",
     "is_rounding",
+    "layer_configs",
+    "layer_letters",
     "leaf_fields",
     "nearest",
     "outside_parts",
     "parse_freeze",
     "parse_ids",
+    "parse_kinds",
+    "per_layer_fields",
     "problems_of",
     "section_class",
     "short",

@@ -14,6 +14,7 @@ from transformer_jax.config.conversion import from_mapping, to_config_dict
 from transformer_jax.config.data import IMAGE_SOURCES, DataConfig
 from transformer_jax.config.decode import GENERATING, DecodeConfig, parse_ids
 from transformer_jax.config.fields import number, section
+from transformer_jax.config.layers import unread_in_kinds
 from transformer_jax.config.model import DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, ModelConfig
 from transformer_jax.config.problems import config_error, problems_of, unread_by
 from transformer_jax.config.sections import field_types, loaded_classes, section_class, walk, with_section_classes
@@ -175,6 +176,7 @@ class ExperimentConfig:
         if sides[0] == sides[1] and data.format != "tsv":
             yield f"data.source_locale and data.target_locale are both '{data.source_locale}'"
         yield from self._vocabulary_problems()
+        yield from unread_in_kinds(self)
         if self.evaluation.average_checkpoints > training.keep_last:
             yield (
                 f"evaluation.average_checkpoints={self.evaluation.average_checkpoints} exceeds "

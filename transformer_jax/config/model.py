@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from transformer_jax.config.fields import Choices, DerivedFloat, DerivedInt, choice, field, number, rate
+from transformer_jax.config.layers import STACKS, layer_problems
 from transformer_jax.config.recurrent import recurrent_problems
 
 RECURRENT = "recurrent"
@@ -120,6 +121,17 @@ class ModelConfig:
         2,
         read_by=_TOKENS,
     )
+    layer_pattern: str = field(
+        "",
+        "layers that differ: a letter of layer_kinds for each, as in SSSL, repeated up to the depth of the stack; "
+        "SSSL|L: the last layer is L; or 'encoder: PATTERN; decoder: PATTERN'; empty: all layers are equal",
+        read_by=_OF_TRANSFORMERS,
+    )
+    layer_kinds: str = field(
+        "",
+        "what each letter of layer_pattern changes, as in 'S: attention_window=256; L: attention_rotates=false'",
+        read_by=_OF_TRANSFORMERS,
+    )
     norm_position: str = choice(
         "post",
         "transformer_jax.nn.residual:NORM_POSITIONS",
@@ -141,7 +153,21 @@ class ModelConfig:
         read_by=_OF_TRANSFORMERS,
     )
     rotary_base: float = number(
-        10_000.0, "`rotary`: the longest wavelength is 2 pi times this", 1.0, read_by=_OF_TRANSFORMERS
+        10_000.0, "`rotary`: the longest wavelength is 2 pi times this", 1.0, read_by=_OF_TRANSFORMERS, per_layer=True
+    )
+    attention_rotates: bool = field(
+        True,
+        "`rotary`: rotate queries and keys; false in some layers of a decoder: they see no positions (NoPE)",
+        read_by=_OF_TRANSFORMERS | {"model.position_encoding": ("rotary",)},
+        per_layer=True,
+    )
+    attention_window: DerivedInt = number(
+        None,
+        "self-attention reads only keys whose position is less than this many away, in both directions unless a "
+        "causal mask hides one; default: all keys",
+        1,
+        read_by=_OF_TRANSFORMERS | _TOKENS,
+        per_layer=True,
     )
     relative_num_buckets: int = number(32, "`relative`: number of distance buckets", 4, read_by=_OF_TRANSFORMERS)
     relative_max_distance: int = number(
@@ -324,6 +350,11 @@ class ModelConfig:
         return "encoder_decoder" if self.num_decoder_layers else "encoder_only"
 
     @property
+    def stacks(self) -> tuple[str, ...]:
+        """The stacks of the model: `encoder`, `decoder`, or both; both too of an architecture from outside."""
+        return {"encoder_only": ("encoder",), "decoder_only": ("decoder",)}.get(self.form, STACKS)
+
+    @property
     def memory_dim(self) -> int:
         """Width of the output of a recurrent encoder."""
         return self.resolved().hidden_dim * (2 if self.bidirectional else 1)
@@ -426,6 +457,7 @@ class ModelConfig:
                 yield f"{name}=0: only architecture='{RECURRENT}' has stacks without layers; expected at least 1"
         if self.architecture == RECURRENT:
             yield from recurrent_problems(self)
+        yield from layer_problems(self)
 
 
 DROPOUT_RATES = {f.name: f.metadata["place"] for f in dataclasses.fields(ModelConfig) if "place" in f.metadata}

@@ -26,7 +26,7 @@ def problems_of(config: Any) -> list[str]:
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
             if not dataclasses.is_dataclass(value):
-                problem = _value_problem(field, field_types(type(section))[field.name], value)
+                problem = value_problem(field, field_types(type(section))[field.name], value)
                 if problem:
                     problems.append(f"{name and f'{name}.'}{field.name}={value!r}: {problem}")
     # Check relations between fields only if each value is valid.
@@ -186,7 +186,7 @@ def _is_set(section: Any, field: dataclasses.Field) -> bool:
     return True
 
 
-def _value_problem(field: dataclasses.Field, annotation: Any, value: Any) -> str | None:
+def value_problem(field: dataclasses.Field, annotation: Any, value: Any) -> str | None:
     """Return what is wrong with one value by itself, or None."""
     meta = field.metadata
     if value is None and base_type(annotation) is not annotation:

@@ -6,10 +6,10 @@ A part names the parameters that it owns, so that a test can compare a diagram w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from transformer_jax.config import ExperimentConfig, ModelConfig
+from transformer_jax.config import ExperimentConfig, ModelConfig, layer_letters, parse_kinds
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.nn.embeddings import TokenEmbedding
 from transformer_jax.nn.feed_forward import ACTIVATIONS
@@ -152,7 +152,7 @@ def _name(function: Callable[..., Any]) -> str:
 def transformer_columns(config: ExperimentConfig) -> list[Column]:
     """Return one column for every stack of a Transformer, the encoder first."""
     model = config.model
-    masks = ARCHITECTURES[model.architecture].attention_kinds(model)
+    masks = _masks(model)
     stacks = [stack for stack in ("encoder", "decoder") if f"{stack} self-attention" in masks]
     columns = []
     for stack in stacks:
@@ -262,14 +262,37 @@ def self_attention(config: ExperimentConfig, stack: str) -> Box:
     model = config.model
     encoding, owns = ENCODINGS[model.position_encoding], [f"{stack}/layers/self_attention/"]
     rotated = bias = None
-    if encoding.rotate is not None:
+    if encoding.rotate is not None and model.attention_rotates:
         rotated = f"Q, K: {model.position_encoding}, base {model.rotary_base:,g}"
     if encoding.bias is not None:
         bias = f"B: {model.position_encoding}, {model.relative_num_buckets} buckets to {model.relative_max_distance}"
         owns.append(f"{stack}/relative_bias/")
-    mask = ARCHITECTURES[model.architecture].attention_kinds(model)[f"{stack} self-attention"]
-    details = lines(*_mask_lines(config, mask), *_heads(model, bias is not None), rotated, bias, *_attention_end(model))
+    details = lines(
+        *_mask_lines(config, _masks(model)[f"{stack} self-attention"]),
+        model.attention_window is not None and f"window {model.attention_window:,}",
+        *_heads(model, bias is not None),
+        rotated,
+        bias,
+        *_attention_end(model),
+        *_kind_lines(model, stack),
+    )
     return Box("self-attention", details, "attention", tuple(owns))
+
+
+def _masks(config: ModelConfig) -> Mapping[str, str]:
+    """Return the kind of mask of every attention by name, without windows."""
+    plain = dataclasses.replace(config, layer_pattern="", layer_kinds="", attention_window=None)
+    return ARCHITECTURES[config.architecture].attention_kinds(plain)
+
+
+def _kind_lines(config: ModelConfig, stack: str) -> Iterator[str]:
+    """Yield the letters of the layers of a stack, and what each of these letters changes; nothing for equal layers."""
+    letters = layer_letters(config, stack, getattr(config, f"num_{stack}_layers"))
+    if letters:
+        yield f"layers {letters if len(letters) <= 16 else config.layer_pattern}"
+    for letter, values in parse_kinds(type(config), config.layer_kinds).items():
+        if letter in letters:
+            yield f"{letter}: " + (", ".join(f"{name}={value}" for name, value in values.items()) or "as above")
 
 
 def _cross_attention(config: ModelConfig) -> Box:

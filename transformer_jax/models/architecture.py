@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config import ModelConfig, layer_configs
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.nn.batch_norm import initial_running, statistics_of
 from transformer_jax.nn.collected import COLLECTED, added
@@ -105,12 +105,29 @@ class Architecture(abc.ABC):
         return None
 
     def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:
-        """Return the kind of mask (`masks.AttentionMask.kind`) of every attention by name, for rows without packing."""
+        """Return the kind of mask (`masks.AttentionMask.kind`) of every attention by name, for rows without packing.
+
+        Layers with a window are a name of their own if others have none; see `self_attention_kinds`.
+        """
         return {}
 
     def recurrent_stacks(self, config: ModelConfig) -> Mapping[str, bool]:
         """Return by the name of every recurrent stack whether training knows a layer's inputs before its first step."""
         return {}
+
+
+def self_attention_kinds(config: ModelConfig, stack: str, kind: str) -> dict[str, str]:
+    """Return the kinds of mask of the self-attention of a stack's layers by name; see `Architecture.attention_kinds`.
+
+    Args:
+      stack: `encoder` or `decoder`; kind: that of a layer without a window.
+    """
+    layers = layer_configs(config, stack, getattr(config, f"num_{stack}_layers"))
+    have_window = {layer.attention_window is not None for layer in layers}
+    name = f"{stack} self-attention"
+    if have_window == {True, False}:
+        return {name: kind, f"{name} in a window": "any"}
+    return {name: "any" if True in have_window else kind}
 
 
 ARCHITECTURES: Registry[Architecture] = Registry(

@@ -9,7 +9,7 @@ import flax.linen as nn
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models import flops
-from transformer_jax.models.architecture import Architecture, Axes, ModelModule, example_ids
+from transformer_jax.models.architecture import Architecture, Axes, ModelModule, example_ids, self_attention_kinds
 from transformer_jax.models.cached_decoder import CachedDecoder
 from transformer_jax.nn import embedder, embeddings, stack
 from transformer_jax.nn.dropout import Dropout, fold_dropout
@@ -85,7 +85,7 @@ class DecoderOnlyArchitecture(Architecture):
         return flops.train_flops(config, flops.decoder_only_stacks(config, rows, widths), head)
 
     def hidden_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int:
-        return flops.hidden_flops(config, flops.decoder_only_stacks(config, rows, widths))
+        return flops.hidden_flops(flops.decoder_only_stacks(config, rows, widths))
 
     def activation_bytes(self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1) -> int:
         return flops.activation_bytes(config, flops.decoder_only_stacks(config, rows, widths), loss_chunks)
@@ -94,4 +94,4 @@ class DecoderOnlyArchitecture(Architecture):
         return embeddings.PARAMETER_AXES | embedder.PARAMETER_AXES | stack.PARAMETER_AXES
 
     def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:
-        return {"decoder self-attention": "causal"}
+        return self_attention_kinds(config, "decoder", "causal")

@@ -11,7 +11,7 @@ import flax.linen as nn
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models import flops
-from transformer_jax.models.architecture import Architecture, Axes, ModelModule, example_ids
+from transformer_jax.models.architecture import Architecture, Axes, ModelModule, example_ids, self_attention_kinds
 from transformer_jax.models.cached_decoder import CachedDecoder
 from transformer_jax.nn import embedder, embeddings, stack
 from transformer_jax.nn.dropout import Dropout, fold_dropout
@@ -139,7 +139,7 @@ class EncoderDecoderArchitecture(Architecture):
         return flops.train_flops(config, flops.encoder_decoder_stacks(config, rows, widths), head)
 
     def hidden_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int:
-        return flops.hidden_flops(config, flops.encoder_decoder_stacks(config, rows, widths)[1:])
+        return flops.hidden_flops(flops.encoder_decoder_stacks(config, rows, widths))
 
     def activation_bytes(self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1) -> int:
         return flops.activation_bytes(config, flops.encoder_decoder_stacks(config, rows, widths), loss_chunks)
@@ -149,7 +149,7 @@ class EncoderDecoderArchitecture(Architecture):
 
     def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:
         return {
-            "encoder self-attention": "lengths",
-            "decoder self-attention": "causal",
+            **self_attention_kinds(config, "encoder", "lengths"),
+            **self_attention_kinds(config, "decoder", "causal"),
             "cross-attention": "lengths",
         }

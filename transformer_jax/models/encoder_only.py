@@ -14,7 +14,14 @@ from jaxtyping import Bool
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models import flops
-from transformer_jax.models.architecture import Architecture, Axes, ModelModule, example_ids, example_images
+from transformer_jax.models.architecture import (
+    Architecture,
+    Axes,
+    ModelModule,
+    example_ids,
+    example_images,
+    self_attention_kinds,
+)
 from transformer_jax.nn import embedder, embeddings, patches, stack
 from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.embedder import Embedder
@@ -102,6 +109,9 @@ class EncoderOnlyArchitecture(Architecture):
     def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int], head: int | None = None) -> int:
         return flops.train_flops(config, flops.encoder_only_stacks(config, rows, widths), head)
 
+    def hidden_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int:
+        return flops.hidden_flops(flops.encoder_only_stacks(config, rows, widths))
+
     def activation_bytes(self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1) -> int:
         return flops.activation_bytes(config, flops.encoder_only_stacks(config, rows, widths), loss_chunks)
 
@@ -110,4 +120,4 @@ class EncoderOnlyArchitecture(Architecture):
         return of_inputs | embedder.TYPED_PARAMETER_AXES | stack.PARAMETER_AXES
 
     def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:
-        return {"encoder self-attention": "lengths" if config.inputs == "tokens" else "none"}
+        return self_attention_kinds(config, "encoder", "lengths" if config.inputs == "tokens" else "none")

@@ -7,20 +7,26 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config import ModelConfig, layer_configs
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 
 
 class StackCost(NamedTuple):
     """A stack of layers and the sequences that it reads, padding included.
 
-    num_layers: L; rows: B; length: T; memory_length: S of the memory that every layer attends to, 0 if there is none.
+    layers: one config for each of the L layers; rows: B; length: T; causal: whether no query attends to a later key;
+    memory_length: S of the memory that every layer attends to, 0 if there is none.
     """
 
-    num_layers: int
+    layers: tuple[ModelConfig, ...]
     rows: int
     length: int
+    causal: bool
     memory_length: int = 0
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
 
     @property
     def tokens(self) -> int:
@@ -30,20 +36,26 @@ class StackCost(NamedTuple):
 def encoder_decoder_stacks(config: ModelConfig, rows: int, widths: Mapping[str, int]) -> tuple[StackCost, ...]:
     """Return the encoder and the decoder, for `inputs` and `targets` of these widths."""
     source, target = widths["inputs"], widths["targets"]
-    return (
-        StackCost(config.num_encoder_layers, rows, source),
-        StackCost(config.num_decoder_layers, rows, target, source),
-    )
+    return (_encoder(config, rows, source), _decoder(config, rows, target, source))
 
 
 def decoder_only_stacks(config: ModelConfig, rows: int, widths: Mapping[str, int]) -> tuple[StackCost, ...]:
     """Return the one stack, for `targets` of this width."""
-    return (StackCost(config.num_decoder_layers, rows, widths["targets"]),)
+    return (_decoder(config, rows, widths["targets"]),)
 
 
 def encoder_only_stacks(config: ModelConfig, rows: int, widths: Mapping[str, int]) -> tuple[StackCost, ...]:
     """Return the one stack, for `inputs` of this width: of images, the patches and the class token."""
-    return (StackCost(config.num_encoder_layers, rows, widths["inputs"]),)
+    return (_encoder(config, rows, widths["inputs"]),)
+
+
+def _encoder(config: ModelConfig, rows: int, length: int) -> StackCost:
+    return StackCost(layer_configs(config.resolved(), "encoder", config.num_encoder_layers), rows, length, False)
+
+
+def _decoder(config: ModelConfig, rows: int, length: int, memory_length: int = 0) -> StackCost:
+    layers = layer_configs(config.resolved(), "decoder", config.num_decoder_layers)
+    return StackCost(layers, rows, length, True, memory_length)
 
 
 def train_flops(config: ModelConfig, stacks: Sequence[StackCost], head: int | None = None) -> int:
@@ -67,26 +79,40 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost], head: int | No
       head: operations of the forward pass of a task's head; None for logits over the vocabulary.
     """
     config = config.resolved()
-    costs = _costs(config)
     total = _patches(config, stacks[0].rows) + (_logits(config, stacks[-1]) if head is None else head)
-    for stack in stacks:
-        layer = stack.tokens * (costs.queries + costs.keys + costs.mlp) + stack.tokens * stack.length * costs.attend
-        if stack.memory_length:
-            layer += stack.tokens * costs.queries + stack.rows * stack.memory_length * costs.keys
-            layer += stack.tokens * stack.memory_length * costs.attend
-        total += stack.num_layers * layer
-    return 3 * total
+    return 3 * (total + sum(_layer(layer, stack) for stack in stacks for layer in stack.layers))
 
 
-def hidden_flops(config: ModelConfig, causal: Sequence[StackCost]) -> int:
-    """Return the part of `train_flops` for pairs of a query and a later key, which a causal mask hides: of T keys,
-    (T - 1) / 2 on average.
+def _layer(config: ModelConfig, stack: StackCost) -> int:
+    """Return the operations of the forward pass of one layer of a stack."""
+    costs = _costs(config)
+    total = stack.tokens * (costs.queries + costs.keys + costs.mlp) + stack.tokens * stack.length * costs.attend
+    if stack.memory_length:
+        total += stack.tokens * costs.queries + stack.rows * stack.memory_length * costs.keys
+        total += stack.tokens * stack.memory_length * costs.attend
+    return total
 
-    Args:
-      causal: the stacks whose self-attention is causal.
+
+def hidden_flops(stacks: Sequence[StackCost]) -> int:
+    """Return the part of `train_flops` for pairs of a query and a key of self-attention that the mask hides in any text.
+
+    These are pairs with a later key under a causal mask, and with a key outside of a layer's window.
     """
-    costs = _costs(config.resolved())
-    return 3 * sum(stack.num_layers * stack.tokens * (stack.length - 1) // 2 * costs.attend for stack in causal)
+    return 3 * sum(
+        stack.rows
+        * (stack.length**2 - visible_pairs(stack.length, layer.attention_window, stack.causal))
+        * _costs(layer).attend
+        for stack in stacks
+        for layer in stack.layers
+    )
+
+
+def visible_pairs(length: int, window: int | None, causal: bool) -> int:
+    """Return the number of pairs of a query and a key, among T tokens, less than `window` apart; causal: no later key."""
+    reach = min(length, window or length)  # 1 + the largest distance
+    # Of T tokens, T - d pairs have a distance of d.
+    earlier = (reach - 1) * length - reach * (reach - 1) // 2
+    return length + (earlier if causal else 2 * earlier)
 
 
 def _patches(config: ModelConfig, rows: int) -> int:

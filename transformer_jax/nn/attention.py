@@ -13,6 +13,7 @@ from transformer_jax.nn.attention_kernels import choose, library_attention
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.initialisation import kernel_init, query_init, residual_kernel_init
 from transformer_jax.nn.kv_cache import KeyValue, LayerCache, cached_attention
+from transformer_jax.nn.layer_values import LayerValues
 from transformer_jax.nn.linear import Linear, fused, product_float32
 from transformer_jax.nn.masks import AttentionMask
 from transformer_jax.nn.positions import ENCODINGS
@@ -96,12 +97,20 @@ class MultiHeadAttention(nn.Module):
         residual_init = residual_kernel_init(config, self.num_sums)
         self.out = Linear((config.num_heads, config.value_head_dim), width, bias, residual_init)
 
-    def project(self, x: Activations, positions: Positions) -> Projected:
-        """Return queries [B, T, N, H], keys and values of x [B, T, D]; rotated with rotary positions."""
+    def project(self, x: Activations, positions: Positions, values: LayerValues) -> Projected:
+        """Return queries [B, T, N, H], keys and values of x [B, T, D]; rotated with rotary positions.
+
+        Args:
+          values: of this layer, where the layers differ.
+        """
+        config = self.config
         query, key, value = fused(x, [self.query, self.key, self.value])
-        rotate = ENCODINGS[self.config.position_encoding].rotate
-        if rotate is not None:
-            query, key = rotate(query, positions, self.config), rotate(key, positions, self.config)
+        rotate = ENCODINGS[config.position_encoding].rotate
+        if rotate is not None and (config.attention_rotates or values.rotates is not None):
+            base = config.rotary_base if values.rotary_base is None else values.rotary_base
+            # At position 0 nothing is rotated.
+            places = positions if values.rotates is None else positions * values.rotates
+            query, key = rotate(query, places, base), rotate(key, places, base)
         return Projected(query, KeyValue(key, value))
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeyValue:

@@ -93,7 +93,7 @@ def _cudnn_obstacle(config: ModelConfig, kind: str, backend: str) -> str:
     if problem := _gpu_obstacle():
         return problem
     if kind == "any":
-        return "it takes the mask of packed rows as a bias only, [B, 1, T, S]"
+        return "it takes the mask of packed rows or of a window as a bias only, [B, 1, T, S]"
     if config.dtype != "bfloat16":
         return f"dtype='{config.dtype}', but it computes in bfloat16 only"
     if ENCODINGS[config.position_encoding].bias is not None:

@@ -15,7 +15,8 @@ from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.kv_cache import KeyValue, LayerCache, append
-from transformer_jax.nn.masks import AttentionMask
+from transformer_jax.nn.layer_values import LayerValues
+from transformer_jax.nn.masks import AttentionMask, window_mask
 from transformer_jax.nn.residual import Residual
 from transformer_jax.typing import Activations, Array
 
@@ -25,7 +26,7 @@ class LayerInputs(NamedTuple):
 
     positions: [B, T] or [1, T]; mask, bias: for attention among the stack's own tokens, bias broadcastable to
     [B, N, T, S]; memory: [B, S, D] with memory_mask. is_token: [B, T], True for tokens that BatchNorm
-    counts; None: all.
+    counts; None: all. key_positions: [B, C], of the slots of the caches in incremental decoding; None: `positions`.
     """
 
     positions: Array
@@ -34,6 +35,7 @@ class LayerInputs(NamedTuple):
     memory: Array | None = None
     memory_mask: AttentionMask | None = None
     is_token: Array | None = None
+    key_positions: Array | None = None
 
 
 class LayerState(NamedTuple):
@@ -92,25 +94,31 @@ class Layer(nn.Module):
         self.feed_forward_residual = Residual(config)
 
     def __call__(
-        self, x: Activations, inputs: LayerInputs, dropout: Dropout | None = None, state: LayerState | None = None
+        self,
+        x: Activations,
+        inputs: LayerInputs,
+        dropout: Dropout | None = None,
+        state: LayerState | None = None,
+        values: LayerValues = LayerValues(),  # noqa: B008
     ) -> LayerOutput:
         """Map x [B, T, D] to [B, T, D].
 
         Args:
           dropout: of this layer. state: the cache; only in incremental decoding. Then x has the newest T tokens,
-            inputs.mask covers the C slots of the cache, and inputs.memory is not read.
+            inputs.mask covers the C slots of the cache, and inputs.memory is not read. values: of this layer, in place
+            of those of its config, where the layers of the stack differ.
         Returns: the output; with `return_weights` the weights `self_attention` [B, N, T, T] and `cross_attention`
           [B, N, T, S]; and the cache with the new tokens, None without a state.
         """
         weights: dict[str, Any] = {}
 
         y = self.self_attention_residual.before(x, inputs.is_token)
-        query, tokens = self.self_attention.project(y, inputs.positions)
+        query, tokens = self.self_attention.project(y, inputs.positions, values)
         cache = None if state is None else append(state.cache, tokens, state.index)
         y, weights["self_attention"] = self.self_attention.attend(
             query,
             tokens if cache is None else cache,
-            inputs.mask,
+            self._mask(inputs, values),
             inputs.bias,
             fold_dropout(dropout, Site.SELF_ATTENTION_WEIGHTS),
         )
@@ -133,6 +141,15 @@ class Layer(nn.Module):
         y = self.feed_forward(y, fold_dropout(dropout, Site.FEED_FORWARD_HIDDEN))
         x = self.feed_forward_residual.after(x, y, fold_dropout(dropout, Site.FEED_FORWARD_OUTPUT), inputs.is_token)
         return LayerOutput(constrain(x, ACTIVATIONS), weights if self.return_weights else {}, cache)
+
+    def _mask(self, inputs: LayerInputs, values: LayerValues) -> AttentionMask | None:
+        """Return the mask of self-attention: that of the stack, within the window of this layer."""
+        window = self.config.attention_window if values.window is None else values.window
+        if window is None:
+            return inputs.mask
+        keys = inputs.positions if inputs.key_positions is None else inputs.key_positions
+        near = window_mask(inputs.positions, keys, window)
+        return near if inputs.mask is None else inputs.mask & near
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeyValue:
         """Return the keys and values that this layer reads from the encoder's output, memory [B, S, D]."""

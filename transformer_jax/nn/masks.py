@@ -8,6 +8,9 @@ from jaxtyping import Bool, Int
 
 from transformer_jax.typing import Array
 
+NO_WINDOW = 2**31 - 1
+"""A window that hides nothing: positions are int32, and no distance exceeds it."""
+
 
 @struct.dataclass
 class AttentionMask:
@@ -74,6 +77,22 @@ def segment_mask(query_segments: Int[Array, "B T"], key_segments: Int[Array, "B 
     """
     same = query_segments[:, :, None] == key_segments[:, None, :]
     return AttentionMask((same & (query_segments > 0)[:, :, None])[:, None])
+
+
+def window_mask(
+    query_positions: Int[Array, "#B T"], key_positions: Int[Array, "#B S"], window: int | Int[Array, ""]
+) -> AttentionMask:
+    """Return the mask of a sliding window: |query position - key position| < window (Beltagy et al. 2020, section 3.1).
+
+    With a causal mask it leaves `window` keys, the query's own among them (Mistral's `sliding_window`; Jiang et al.
+    2023). Positions decide, not places: so it is the same for packed rows and for the slots of a cache.
+
+    Args:
+      query_positions: [B, T] or [1, T] int32; key_positions: [B, S] or [1, S] int32.
+    Returns: `allowed` [B or 1, 1, T, S].
+    """
+    distances = jnp.abs(query_positions[:, None, :, None] - key_positions[:, None, None, :])
+    return AttentionMask(distances < window)
 
 
 def cache_mask(query_positions: Int[Array, "B T"], key_positions: Int[Array, "B C"]) -> AttentionMask:

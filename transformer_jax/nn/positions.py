@@ -56,7 +56,7 @@ def sinusoidal_2d(config: ModelConfig, positions: Int[Array, "*batch"]) -> Float
     return jnp.where(patch[..., None] < 0, 0.0, jnp.concatenate(parts, -1))
 
 
-def rotary(x: Heads, positions: Positions, base: float) -> Heads:
+def rotary(x: Heads, positions: Positions, base: float | Float[Array, ""]) -> Heads:
     """Rotate each pair (x_2i, x_2i+1) by the angle pos / base^(2i/H) (Su et al. 2021, equation 34).
 
     The product of a rotated query and a rotated key depends on their distance alone.
@@ -72,7 +72,7 @@ def rotary(x: Heads, positions: Positions, base: float) -> Heads:
     return rotated.reshape(x.shape).astype(x.dtype)
 
 
-def _angles(positions: Array, dim: int, base: float) -> Array:
+def _angles(positions: Array, dim: int, base: float | Array) -> Array:
     """pos / base^(2i/dim): [..., dim / 2] float32."""
     rates = base ** (-jnp.arange(0, dim, 2, dtype=jnp.float32) / dim)
     return positions[..., None].astype(jnp.float32) * rates.reshape((1,) * positions.ndim + (-1,))
@@ -204,14 +204,15 @@ class Encoding(NamedTuple):
     """The parts of a position encoding. A new encoding is a new entry of `ENCODINGS`.
 
     - added: (config, positions [B, T]) -> vectors [B, T, D] to add to embeddings; called in a compact method.
-    - rotate: (queries or keys [B, T, N, H], positions, config) -> rotated queries or keys, same shape.
+    - rotate: (queries or keys [B, T, N, H], positions, base) -> rotated queries or keys, same shape. The base is
+      `rotary_base` of the layer.
     - bias: a module of (config, bidirectional) that maps positions of queries [B, T] and keys [B, S] to a bias
       [B or 1, N, T, S] for the attention logits. Its parameters are at STACK/relative_bias.
     - has_table: whether it has a table of `num_positions` rows; see `ModelConfig.has_position_table`.
     """
 
     added: Callable[[ModelConfig, Positions], Activations] | None = None
-    rotate: Callable[[Heads, Positions, ModelConfig], Heads] | None = None
+    rotate: Callable[[Heads, Positions, float | Array], Heads] | None = None
     bias: type[nn.Module] | None = None
     has_table: bool = False
 
@@ -222,7 +223,7 @@ ENCODINGS = {
     "learned": Encoding(
         added=lambda config, positions: LearnedPositions(config, name="learned")(positions), has_table=True
     ),
-    "rotary": Encoding(rotate=lambda x, positions, config: rotary(x, positions, config.rotary_base)),
+    "rotary": Encoding(rotate=rotary),
     "relative": Encoding(bias=RelativeBias),
     "none": Encoding(),
 }

@@ -1,4 +1,4 @@
-"""L equal layers, with their parameters stacked on a leading axis."""
+"""L layers, with their parameters stacked on a leading axis."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config import ModelConfig, layer_configs
 from transformer_jax.nn import layer, norms
 from transformer_jax.nn.collected import COLLECTED, is_collecting
 from transformer_jax.nn.dropout import Dropout, drop, fold_dropout
 from transformer_jax.nn.kv_cache import LayerCache, cache_layout
 from transformer_jax.nn.layer import Layer, LayerInputs, LayerState
+from transformer_jax.nn.layer_values import LayerValues, layer_values
 from transformer_jax.nn.masks import AttentionMask
 from transformer_jax.nn.norms import Norm
 from transformer_jax.nn.positions import ENCODINGS
@@ -77,6 +78,8 @@ class Decoded(NamedTuple):
 class Stack(nn.Module):
     """L layers over embedded tokens, the final norm of "pre" layers, and dropout.
 
+    The stack with a causal mask is the decoder, the other one the encoder, as `config.layer_pattern` names them.
+
     The layers fold 0 to L - 1 into the seed of dropout, the embedder L, the end of the stack L + 1, and the head of a
     model of one stack L + 2.
     """
@@ -89,6 +92,7 @@ class Stack(nn.Module):
 
     def setup(self) -> None:
         config = self.config
+        self.configs = layer_configs(config, "decoder" if self.causal else "encoder", self.num_layers)
         bias = ENCODINGS[config.position_encoding].bias
         self.relative_bias = None if bias is None else bias(config, bidirectional=not self.causal)
         # Creates the parameters, stacked [L, ...], and applies nothing else: `_applied` reads them.
@@ -126,12 +130,14 @@ class Stack(nn.Module):
         self, x: Activations, inputs: LayerInputs, dropout: Dropout | None
     ) -> tuple[Activations, dict[str, Array]]:
         """Return the output of all layers, and their attention weights [L, ...]; keep what they collect in training."""
-        block = self._block()
+        block = self._block(self.configs[0])
         mutable = [COLLECTED] if is_collecting(self) else []
 
-        def layer(x: Activations, params: Params, index: Int[Array, ""]) -> tuple[Activations, Any]:
+        def layer(
+            x: Activations, params: Params, index: Int[Array, ""], values: LayerValues
+        ) -> tuple[Activations, Any]:
             output, collected = block.apply(
-                {"params": params}, x, inputs, fold_dropout(dropout, index), mutable=mutable
+                {"params": params}, x, inputs, fold_dropout(dropout, index), values=values, mutable=mutable
             )
             return output.x, (output.weights, collected)
 
@@ -141,16 +147,16 @@ class Stack(nn.Module):
         x, (weights, collected) = jax.lax.scan(
             lambda x, places: kept(x, *places),
             x,
-            (self.layers.variables["params"], jnp.arange(self.num_layers)),
+            (self.layers.variables["params"], jnp.arange(self.num_layers), layer_values(self.configs)),
             unroll=1 if is_looped else self.num_layers,
         )
         for name, values in collected.get(COLLECTED, {}).items():
             self.layers.put_variable(COLLECTED, name, values)
         return x, weights
 
-    def _block(self) -> Any:
+    def _block(self, config: ModelConfig) -> Any:
         """Return a layer without parameters, for `apply`."""
-        return Layer(self.config, self.num_layers, self.cross_attends, self.return_weights, parent=None)
+        return Layer(config, self.num_layers, self.cross_attends, self.return_weights, parent=None)
 
     def decode(self, x: Activations, layers: Sequence[Params], states: StackState) -> Decoded:
         """Map the newest T tokens, embedded x [B, T, D], to [B, T, D], with attention over caches.
@@ -160,17 +166,22 @@ class Stack(nn.Module):
         Returns: [B, T, D] and the caches with the new tokens.
         """
         bias = self._bias(states.positions, states.slot_positions)
-        inputs = LayerInputs(states.positions, states.mask, bias, memory_mask=states.memory_mask)
-        block = self._block()
+        inputs = LayerInputs(
+            states.positions,
+            states.mask,
+            bias,
+            memory_mask=states.memory_mask,
+            key_positions=states.slot_positions,
+        )
         caches = []
-        for params, state in zip(layers, states.layers, strict=True):
-            x, _, cache = block.apply({"params": params}, x, inputs, None, state)
+        for config, params, state in zip(self.configs, layers, states.layers, strict=True):
+            x, _, cache = self._block(config).apply({"params": params}, x, inputs, None, state)
             caches.append(cache)
         return Decoded(self._finished(x), tuple(caches))
 
     def project_memory(self, memory: Float[Array, "B S D"], layers: Sequence[Params]) -> tuple[LayerCache, ...]:
         """Return the keys and values of a memory [B, S, D] for every layer, for `decode`; computed once."""
-        block = self._block()
+        block = self._block(self.config)
         return tuple(cache_layout(block.apply({"params": p}, memory, method="project_memory")) for p in layers)
 
     def _bias(self, query_positions: Positions, key_positions: Int[Array, "#B S"]) -> Bias | None:
