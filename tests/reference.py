@@ -3,6 +3,7 @@
 NumPy in float64 with loops over heads and queries; it uses no code of the package.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -98,6 +99,19 @@ def activation(name: str, x: np.ndarray) -> np.ndarray:
     return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
+def layer_config(config: Any, index: int) -> Any:
+    """The config of one layer, for patterns without `|` that are the same in both stacks."""
+    if not config.layer_pattern:
+        return config
+    letter = config.layer_pattern[index % len(config.layer_pattern)]
+    kinds = dict(kind.split(":") for kind in config.layer_kinds.split(";"))
+    of_kind = {name.strip(): text for name, text in kinds.items()}[letter]
+    settings = dict(part.split("=") for part in of_kind.split(",") if "=" in part)
+    read = {"attention_window": int, "rotary_base": float, "attention_rotates": lambda text: text == "true"}
+    values = {name.strip(): read[name.strip()](text.strip()) for name, text in settings.items()}
+    return dataclasses.replace(config, layer_pattern="", layer_kinds="", **values)
+
+
 class Model:
     """The model of one config with given parameters; `drop(x, place)` is called where the papers apply dropout."""
 
@@ -162,18 +176,18 @@ class Model:
         weights = []
         num_layers = config.num_encoder_layers if name == "encoder" else config.num_decoder_layers
         for i in range(num_layers):
-            p = self.layer(self.params[name]["layers"], i)
+            p, own_config = self.layer(self.params[name]["layers"], i), layer_config(config, i)
             x, own = self.residual(
                 p.get("self_attention_residual", {}),
                 x,
-                lambda y, p=p: self.heads(p["self_attention"], y, y, positions, mask, bias),
+                lambda y, p=p, c=own_config: self.self_attention(c, p, y, positions, mask, bias),
             )
             weights.append({"self_attention": own})
             if memory is not None:
                 x, weights[-1]["cross_attention"] = self.residual(
                     p.get("cross_attention_residual", {}),
                     x,
-                    lambda y, p=p: self.heads(p["cross_attention"], y, memory, None, memory_mask, None),
+                    lambda y, p=p: self.heads(config, p["cross_attention"], y, memory, None, memory_mask, None),
                 )
             x, _ = self.residual(
                 p.get("feed_forward_residual", {}), x, lambda y, p=p: (self.feed_forward(p["feed_forward"], y), None)
@@ -195,10 +209,18 @@ class Model:
         y, extra = f(x)
         return norm(self.config, x + self.drop(y, "residual"), p.get("norm")), extra
 
-    def heads(self, p, x, y, positions, mask, bias):
-        config = self.config
+    def self_attention(self, config, p, x, positions, mask, bias):
+        """A window hides the keys that are so far away, or farther (Beltagy et al. 2020)."""
+        length = x.shape[1]
+        mask = np.array(np.broadcast_to(True if mask is None else mask, (len(x), 1, length, length)))
+        for b, t, s in np.ndindex(len(x), length, length):
+            if config.attention_window and abs(int(positions[b, t] - positions[b, s])) >= config.attention_window:
+                mask[b, 0, t, s] = False
+        return self.heads(config, p["self_attention"], x, x, positions, mask, bias)
+
+    def heads(self, config, p, x, y, positions, mask, bias):
         query, key, value = self.project(p["query"], x), self.project(p["key"], y), self.project(p["value"], y)
-        if positions is not None and config.position_encoding == "rotary":
+        if positions is not None and config.position_encoding == "rotary" and config.attention_rotates:
             query = rotated(query, positions, config.rotary_base)
             key = rotated(key, positions, config.rotary_base)
         scale = 1 / math.sqrt(config.head_dim) if config.attention_scale else 1.0

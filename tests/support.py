@@ -54,11 +54,14 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "embedding_norm": (False, True),
     "token_types": (0, 3),
     "scan_layers": (False, True),
+    "layer_kinds": ("", "A: attention_window=3, rotary_base=50; B: attention_rotates=false"),
 }
 
 
 def tiny(**fields: Any) -> ModelConfig:
-    return ModelConfig(**{**TINY, **fields}).resolved()
+    """Return a tiny config; with `layer_kinds` alone, layers are A, B, A, B, ..."""
+    pattern = {"layer_pattern": "AB"} if fields.get("layer_kinds") else {}
+    return ModelConfig(**{**TINY, **pattern, **fields}).resolved()
 
 
 def scanned(**fields: Any) -> ModelConfig:

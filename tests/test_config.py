@@ -79,6 +79,7 @@ def test_resolution_sets_all_fields_but_those_for_which_none_is_a_value():
         "decode.top_k",
         "decode.max_new_tokens",
         "evaluation.max_length",  # data.max_length, which only some tasks read it for
+        "model.attention_window",  # no window
         "model.head_dropout_rate",  # by tasks with labels
         "model.hidden_dim",  # by recurrent models
         "seed_init",  # `seed`, which differs between the trials of a study
@@ -445,6 +446,7 @@ def test_every_derived_default_can_be_overridden():
         "model.head_dim": 10,
         "model.value_head_dim": 6,
         "model.mlp_dim": 100,
+        "model.attention_window": 9,
         "model.embedding_dropout_rate": 0.05,
         "optimizer.learning_rate": 0.01,
         "optimizer.decay_steps": 12,

@@ -194,6 +194,8 @@ def test_orders_of_sines_and_cosines():
         ({"norm_epsilon": 1e-6}, "model.norm_epsilon=1e-06: MarianMT has 1e-05"),
         ({"norm_position": "pre"}, "model.norm_position='pre': MarianMT has 'post'"),
         ({"num_kv_heads": 2}, "model.num_kv_heads=2: MarianMT has 4"),
+        ({"attention_window": 4}, "model.attention_window=4: MarianMT has None"),
+        ({"layer_pattern": "S", "layer_kinds": "S: attention_window=4"}, "model.layer_pattern='S': MarianMT has ''"),
         ({"activation": "geglu"}, "model.activation='geglu': MarianMT has gelu_tanh, gelu, relu, silu"),
     ],
 )

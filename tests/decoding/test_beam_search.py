@@ -25,7 +25,7 @@ from decoding_support import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import as_batch, forward, random_params, tiny
+from support import as_batch, forward, random_params, slow_but, tiny
 
 from transformer_jax.config import DecodeConfig
 from transformer_jax.decoding import beam_search
@@ -431,10 +431,10 @@ def teacher_forced(config, params, inputs, targets):
     return scipy.special.log_softmax(np.asarray(logits, np.float64), axis=-1)
 
 
-def all_sequences(params, source, limit, with_cut):
+def all_sequences(params, source, limit, with_cut, config=MODEL):
     """Return {ids: log probability of every token} of all outputs of one source."""
     grid = np.array(list(itertools.product(WORDS, repeat=limit)))
-    log_probs = teacher_forced(MODEL, params, np.repeat(source[None], len(grid), axis=0), grid)
+    log_probs = teacher_forced(config, params, np.repeat(source[None], len(grid), axis=0), grid)
     found = {}
     for row, known in zip(grid.tolist(), log_probs, strict=True):
         own = [known[i, token] for i, token in enumerate(row)]
@@ -449,13 +449,17 @@ EXHAUSTIVE = [
     *(fields for fields in itertools.product(("gnmt", "average", "none"), ("end", "cut"), ("last",))),
     ("average", "cut", "compete"),
 ]
+# The first decoder layer of the second model reads two tokens only.
+WINDOWS = dataclasses.replace(MODEL, num_decoder_layers=2, layer_pattern="SL", layer_kinds="S: attention_window=2; L:")
+EXHAUSTIVE_MODELS = [(*fields, MODEL) for fields in EXHAUSTIVE] + [("gnmt", "cut", "last", WINDOWS)]
 
 
 @pytest.mark.parametrize(
-    ("length_penalty", "at_limit", "cut_hypotheses"),
-    [EXHAUSTIVE[0], *[pytest.param(*fields, marks=pytest.mark.slow) for fields in EXHAUSTIVE[1:]]],
+    ("length_penalty", "at_limit", "cut_hypotheses", "config"), slow_but(EXHAUSTIVE_MODELS[0], EXHAUSTIVE_MODELS)
 )
-def test_a_beam_with_room_for_every_prefix_finds_the_best_of_all_sequences(length_penalty, at_limit, cut_hypotheses):
+def test_a_beam_with_room_for_every_prefix_finds_the_best_of_all_sequences(
+    length_penalty, at_limit, cut_hypotheses, config
+):
     """At most three tokens: 9 hypotheses exist before the last one, 27 after it."""
     size, limit = (9 if at_limit == "end" else 27), 3
     alpha = {"none": 0.0, "gnmt": 0.6, "average": 1.3}[length_penalty]
@@ -464,9 +468,10 @@ def test_a_beam_with_room_for_every_prefix_finds_the_best_of_all_sequences(lengt
     @settings(max_examples=5, deadline=None)
     @given(seed=st.integers(0, 10_000))
     def check(seed):
-        params = random_params(MODEL, seed)
+        params = random_params(config, seed)
         result = beams(
             params,
+            config,
             beam_size=size,
             num_best=size,
             max_new_tokens=limit,
@@ -478,7 +483,7 @@ def test_a_beam_with_room_for_every_prefix_finds_the_best_of_all_sequences(lengt
             forbidden_ids="2,3,4",
         )
         for row in (0, 1, 3):
-            known = all_sequences(params, SOURCES[row], limit, at_limit == "cut")
+            known = all_sequences(params, SOURCES[row], limit, at_limit == "cut", config)
             scores = {ids: scores_of(known[ids], len(ids), rules, alpha) for ids in known}
             cut_last = cut_hypotheses == "last"
             order = sorted(scores, key=lambda ids: (cut_last and ids[-1] != EOS_ID, -scores[ids]))[:size]

@@ -198,7 +198,7 @@ def test_multi_head_attention_equals_its_equation(position_encoding, attention_s
         return module.attend(query, tokens, AttentionMask(mask), None, None)
 
     own, own_weights = module.apply({"params": params}, x, method=self_attention)
-    expected, expected_weights = model.heads(p, *float64(x, x), np.asarray(positions), mask, None)
+    expected, expected_weights = model.heads(config, p, *float64(x, x), np.asarray(positions), mask, None)
     assert_close(own, expected, 2e-6)
     assert_close(own_weights, expected_weights, 2e-6)
 
@@ -207,7 +207,7 @@ def test_multi_head_attention_equals_its_equation(position_encoding, attention_s
         return module.attend(module.query(x), tokens, AttentionMask(mask_of_keys), None, None)
 
     mask_of_keys = random_mask(B, 1, 1, S)
-    expected, expected_weights = model.heads(p, *float64(x, memory), None, mask_of_keys, None)
+    expected, expected_weights = model.heads(config, p, *float64(x, memory), None, mask_of_keys, None)
     read, read_weights = module.apply({"params": params}, x, memory, method=cross_attention)
     assert_close(read, expected, 2e-6)  # no rotation: target and source positions have no common origin
     assert_close(read_weights, expected_weights, 2e-6)

@@ -56,7 +56,7 @@ def layer_configs(config: Config, stack: str, num_layers: int) -> tuple[Config, 
 
     Args: as in `layer_letters`.
     """
-    return _layer_configs(config, stack, num_layers)
+    return _layer_configs(config, stack, num_layers)  # ty: ignore[invalid-argument-type]
 
 
 @functools.lru_cache(maxsize=256)

@@ -16,6 +16,7 @@ from transformer_jax.config import DROPOUT_RATES, ModelConfig, TaskConfig, field
 from transformer_jax.convert import keys
 from transformer_jax.convert.families import CLASSES, FAMILIES
 from transformer_jax.convert.tables import (
+    COMMON_FIXED,
     COMMON_IGNORED,
     COMMON_REQUIRED,
     GENERATION,
@@ -333,7 +334,9 @@ def _other_head(family: Family, task: TaskConfig) -> list[str]:
 def unsaid(family: Family, config: ModelConfig) -> list[str]:
     """Return a line for every field that a family cannot express."""
     problems, first = [], {}
-    for name, value in family.fixed.items():
+    said = {key.ours for key in family.keys}
+    common = {name: value for name, value in COMMON_FIXED.items() if name not in said}
+    for name, value in {**common, **family.fixed}.items():
         expected = value(config) if callable(value) else value
         if getattr(config, name) != expected:
             problems.append(f"model.{name}={getattr(config, name)!r}: {family.label} has {expected!r}")
@@ -378,7 +381,7 @@ def closest(config: ModelConfig, task: TaskConfig) -> Family:
 
 def fields_without_meaning(family: Family) -> set[str]:
     """Return the fields of ModelConfig that a family neither reads nor writes; the tests say why each is right."""
-    known = {key.ours for key in family.keys} | set(family.fixed) | set(TRAINING_ONLY)
+    known = {key.ours for key in family.keys} | set(family.fixed) | set(COMMON_FIXED) | set(TRAINING_ONLY)
     return {field.name for field in dataclasses.fields(ModelConfig)} - known
 
 

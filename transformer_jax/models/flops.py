@@ -94,9 +94,9 @@ def _layer(config: ModelConfig, stack: StackCost) -> int:
 
 
 def hidden_flops(stacks: Sequence[StackCost]) -> int:
-    """Return the part of `train_flops` for pairs of a query and a key of self-attention that the mask hides in any text.
+    """Return the part of `train_flops` for pairs of a query and a key that self-attention hides in any text.
 
-    These are pairs with a later key under a causal mask, and with a key outside of a layer's window.
+    A causal mask hides later keys, and a layer's window keys outside of it.
     """
     return 3 * sum(
         stack.rows
@@ -108,7 +108,11 @@ def hidden_flops(stacks: Sequence[StackCost]) -> int:
 
 
 def visible_pairs(length: int, window: int | None, causal: bool) -> int:
-    """Return the number of pairs of a query and a key, among T tokens, less than `window` apart; causal: no later key."""
+    """Return the number of pairs of a query and a key, among T tokens, that are less than `window` apart.
+
+    Args:
+      window: None for no window. causal: count no pair with a later key.
+    """
     reach = min(length, window or length)  # 1 + the largest distance
     # Of T tokens, T - d pairs have a distance of d.
     earlier = (reach - 1) * length - reach * (reach - 1) // 2

@@ -13,7 +13,7 @@ from transformer_jax.nn.attention_kernels import choose, library_attention
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.initialisation import kernel_init, query_init, residual_kernel_init
 from transformer_jax.nn.kv_cache import KeyValue, LayerCache, cached_attention
-from transformer_jax.nn.layer_values import LayerValues
+from transformer_jax.nn.layer_values import EQUAL, LayerValues
 from transformer_jax.nn.linear import Linear, fused, product_float32
 from transformer_jax.nn.masks import AttentionMask
 from transformer_jax.nn.positions import ENCODINGS
@@ -97,7 +97,7 @@ class MultiHeadAttention(nn.Module):
         residual_init = residual_kernel_init(config, self.num_sums)
         self.out = Linear((config.num_heads, config.value_head_dim), width, bias, residual_init)
 
-    def project(self, x: Activations, positions: Positions, values: LayerValues) -> Projected:
+    def project(self, x: Activations, positions: Positions, values: LayerValues = EQUAL) -> Projected:
         """Return queries [B, T, N, H], keys and values of x [B, T, D]; rotated with rotary positions.
 
         Args:

@@ -15,7 +15,7 @@ from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.kv_cache import KeyValue, LayerCache, append
-from transformer_jax.nn.layer_values import LayerValues
+from transformer_jax.nn.layer_values import EQUAL, LayerValues
 from transformer_jax.nn.masks import AttentionMask, window_mask
 from transformer_jax.nn.residual import Residual
 from transformer_jax.typing import Activations, Array
@@ -99,7 +99,7 @@ class Layer(nn.Module):
         inputs: LayerInputs,
         dropout: Dropout | None = None,
         state: LayerState | None = None,
-        values: LayerValues = LayerValues(),  # noqa: B008
+        values: LayerValues = EQUAL,
     ) -> LayerOutput:
         """Map x [B, T, D] to [B, T, D].
 

@@ -1,4 +1,4 @@
-"""Values that differ between the layers of a stack, as arrays: the loop over layers reads them beside the parameters."""
+"""Values that differ between the layers of a stack, as arrays that the loop over layers reads beside the parameters."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ class LayerValues(NamedTuple):
     window: Array | None = None
     rotates: Array | None = None
     rotary_base: Array | None = None
+
+
+EQUAL = LayerValues()
+"""The values of a layer that is as its config says."""
 
 
 def layer_values(configs: Sequence[ModelConfig]) -> LayerValues:
