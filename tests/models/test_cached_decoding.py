@@ -33,7 +33,10 @@ def start(config, params, batch, capacity=CAPACITY):
 
 @functools.partial(jax.jit, static_argnums=0)
 def step(config, params, cache, ids, positions, visible=None):
-    return decoder_of(config).step(params, cache, ids, positions, visible)
+    decoder = decoder_of(config)
+    if visible is None:
+        return decoder.read(params, cache, ids, positions)
+    return decoder.step(params, cache, ids, positions, visible)
 
 
 def full(config, params):
@@ -173,7 +176,7 @@ def test_tokens_that_do_not_fit_are_refused():
     cache, ids = start(config, params, batch, capacity=3)._replace(index=jnp.int32(2)), batch["targets"]
     for tokens in (2, 0):
         with pytest.raises(ConfigError, match=rf"{tokens} tokens do not fit into a cache with 1 free slots"):
-            decoder_of(config).step(prepared(config, params), cache, ids[:, :tokens], ids[:, :tokens])
+            decoder_of(config).read(prepared(config, params), cache, ids[:, :tokens], ids[:, :tokens])
 
 
 @by_architecture

@@ -17,7 +17,8 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.models.flops import visible_pairs
 from transformer_jax.nn.dropout import Dropout, DropoutRates, fold_dropout
-from transformer_jax.nn.layer import Layer, LayerInputs
+from transformer_jax.nn.layer import Layer
+from transformer_jax.nn.layer_inputs import LayerInputs
 from transformer_jax.nn.masks import causal_mask, prefix_mask, segment_mask, window_mask
 from transformer_jax.nn.stack import Stack
 

@@ -30,8 +30,16 @@ from transformer_jax.config.experiment import (
     leaf_fields,
     outside_parts,
 )
-from transformer_jax.config.layers import layer_configs, layer_letters, parse_kinds, per_layer_fields
-from transformer_jax.config.model import DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, ModelConfig
+from transformer_jax.config.layers import (
+    LAYERS,
+    folder,
+    layer_configs,
+    layer_letters,
+    layer_numbers,
+    parse_kinds,
+    per_layer_fields,
+)
+from transformer_jax.config.model import DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, STATEFUL_MIXERS, ModelConfig
 from transformer_jax.config.problems import config_error, problems_of, unread_by
 from transformer_jax.config.sections import base_type, field_types, section_class, walk
 from transformer_jax.config.similar_names import close_names, nearest
@@ -59,11 +67,13 @@ from transformer_jax.config.training import (
 __all__ = [
     "DROPOUT_RATES",
     "EXTENSIBLE",
+    "LAYERS",
     "MAX_STEPS",
     "NORMS_OVER_BATCH",
     "RECURRENT",
     "SAMPLES_TOGETHER",
     "SOURCE_TO_TARGET",
+    "STATEFUL_MIXERS",
     "DataConfig",
     "DecodeConfig",
     "EvaluationConfig",
@@ -85,11 +95,13 @@ __all__ = [
     "derived_fields",
     "field_types",
     "flat",
+    "folder",
     "is_bookkeeping",
     "is_derived",
     "is_rounding",
     "layer_configs",
     "layer_letters",
+    "layer_numbers",
     "leaf_fields",
     "nearest",
     "outside_parts",

@@ -27,6 +27,8 @@ from transformer_jax.config.similar_names import nearest
 Config = TypeVar("Config")  # ModelConfig, which imports this module, or a subclass
 
 STACKS = ("encoder", "decoder")
+LAYERS = "layers"
+"""The folder of the parameters of a stack's layers, with the layer as their first axis."""
 
 
 class Pattern(NamedTuple):
@@ -72,6 +74,29 @@ def _kind_configs(config: Any) -> dict[str, Any]:
         plain = dataclasses.replace(config, layer_pattern="", layer_kinds="")
     kinds = parse_kinds(type(config), config.layer_kinds)
     return {"": plain, **{letter: dataclasses.replace(plain, **values) for letter, values in kinds.items()}}
+
+
+def folder(config: Any) -> str:
+    """Return the name of the folder of the parameters of a layer: `layers`, or by what its kind has, `layers_MIXER`.
+
+    Layers of one stack with equal folders have parameters of equal shapes, stacked in the order of the layers.
+    """
+    fields = (field for field in dataclasses.fields(config) if field.metadata.get("structure"))
+    return "_".join([LAYERS, *(getattr(config, f.name) for f in fields if getattr(config, f.name) != f.default)])
+
+
+def layer_numbers(config: Any) -> dict[str, tuple[int, ...]]:
+    """Return the numbers of the layers whose parameters are in a folder, by its path, such as `decoder/layers`.
+
+    Args:
+      config: a valid ModelConfig. Empty for an architecture that is none of `model.TRANSFORMERS`.
+    """
+    numbers: dict[str, tuple[int, ...]] = {}
+    for stack in config.stacks if config.is_transformer else ():
+        for index, layer in enumerate(layer_configs(config, stack, getattr(config, f"num_{stack}_layers"))):
+            path = f"{stack}/{folder(layer)}"
+            numbers[path] = (*numbers.get(path, ()), index)
+    return numbers
 
 
 def parse_pattern(text: str) -> dict[str, Pattern]:

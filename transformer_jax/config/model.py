@@ -24,6 +24,8 @@ _NORMS = "transformer_jax.nn.norms:NORMS"
 _ENCODER_ONLY = {_ARCHITECTURE: ("encoder_only",)}
 NORMS_OVER_BATCH = ("batchnorm",)
 """The values of `model.norm` whose statistics are over the tokens of a batch: `nn.norms.NormKind.over_batch`."""
+STATEFUL_MIXERS = ("gated_delta",)
+"""The values of `model.mixer` that keep a state in place of keys and values: they read in one direction only."""
 _NORMALISED = _OF_TRANSFORMERS | {"model.norm": Choices(_NORMS, without=("none",))}
 _TOKENS = {"model.inputs": ("tokens",)}
 _PATCHES = {"model.inputs": ("patches",)}
@@ -160,6 +162,14 @@ class ModelConfig:
         "`rotary`: rotate queries and keys; false in some layers of a decoder: they see no positions (NoPE)",
         read_by=_OF_TRANSFORMERS | {"model.position_encoding": ("rotary",)},
         per_layer=True,
+    )
+    mixer: str = choice(
+        "attention",
+        "transformer_jax.nn.mixers:MIXERS",
+        "what moves information between the tokens of a layer; nn/mixers.py",
+        read_by=_OF_TRANSFORMERS,
+        per_layer=True,
+        structure=True,
     )
     attention_window: DerivedInt = number(
         None,
@@ -350,6 +360,11 @@ class ModelConfig:
         return "encoder_decoder" if self.num_decoder_layers else "encoder_only"
 
     @property
+    def is_transformer(self) -> bool:
+        """Whether the model consists of stacks of Transformer layers of this package."""
+        return self.architecture in TRANSFORMERS
+
+    @property
     def stacks(self) -> tuple[str, ...]:
         """The stacks of the model: `encoder`, `decoder`, or both; both too of an architecture from outside."""
         return {"encoder_only": ("encoder",), "decoder_only": ("decoder",)}.get(self.form, STACKS)
@@ -455,6 +470,11 @@ class ModelConfig:
         for name in ("num_encoder_layers", "num_decoder_layers"):
             if self.architecture in TRANSFORMERS and not getattr(self, name):
                 yield f"{name}=0: only architecture='{RECURRENT}' has stacks without layers; expected at least 1"
+        if self.mixer in STATEFUL_MIXERS and self.architecture != "decoder_only":
+            yield (
+                f"mixer='{self.mixer}' cannot be used with architecture='{self.architecture}': it reads in one "
+                "direction, and has no cross-attention beside it; use architecture='decoder_only'"
+            )
         if self.architecture == RECURRENT:
             yield from recurrent_problems(self)
         yield from layer_problems(self)

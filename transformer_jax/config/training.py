@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -138,6 +139,10 @@ class FreezeRule(NamedTuple):
 
     pattern: str
     layers: int | None
+
+    def matches(self, path: str) -> bool:
+        """Return whether the beginning of a path, up to a slash or its end, matches."""
+        return re.match(rf"(?:{self.pattern})(?:/|$)", path) is not None
 
 
 def parse_freeze(text: str) -> tuple[FreezeRule, ...]:

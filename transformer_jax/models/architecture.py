@@ -23,10 +23,7 @@ from transformer_jax.nn.collected import COLLECTED, added
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.stack import Features
 from transformer_jax.registry import Registry
-from transformer_jax.typing import Array, Batch, Params
-
-Axes = tuple[str | None, ...]
-"""Logical names of an array's last axes; None for an axis that is never divided among devices."""
+from transformer_jax.typing import Array, Axes, Batch, Params
 
 
 class Architecture(abc.ABC):

@@ -9,7 +9,7 @@ import flax.linen as nn
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models import flops
-from transformer_jax.models.architecture import Architecture, Axes, ModelModule, example_ids, self_attention_kinds
+from transformer_jax.models.architecture import Architecture, ModelModule, example_ids, self_attention_kinds
 from transformer_jax.models.cached_decoder import CachedDecoder
 from transformer_jax.nn import embedder, embeddings, stack
 from transformer_jax.nn.dropout import Dropout, fold_dropout
@@ -18,7 +18,7 @@ from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, has_
 from transformer_jax.nn.masks import causal_mask, prefix_mask, segment_mask
 from transformer_jax.nn.positions import sequence_positions
 from transformer_jax.nn.stack import Decoded, Features, Stack, StackState
-from transformer_jax.typing import Array, Batch, Params
+from transformer_jax.typing import Array, Axes, Batch, Params
 
 
 class DecoderOnly(ModelModule):
@@ -63,10 +63,10 @@ class DecoderOnly(ModelModule):
         return token_logits(self.config, x, self.embedding.embedding, self.output)
 
     def decode(self, ids: Array, states: StackState, layers: Sequence[Params]) -> Decoded:
-        """Return logits [B, T, V] after each of the newest ids [B, T], and the caches; see `CachedDecoder`."""
+        """Return logits [B, T, V] after each of the newest ids [B, T], and the layers' states; see `CachedDecoder`."""
         x = self.decoder_embedder(self.embedding(ids), states.token_positions)
-        x, caches = self.decoder.decode(x, layers, states)
-        return Decoded(token_logits(self.config, x, self.embedding.embedding, self.output), caches)
+        x, new = self.decoder.decode(x, layers, states)
+        return Decoded(token_logits(self.config, x, self.embedding.embedding, self.output), new)
 
 
 class DecoderOnlyArchitecture(Architecture):

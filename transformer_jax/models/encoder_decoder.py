@@ -11,7 +11,7 @@ import flax.linen as nn
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models import flops
-from transformer_jax.models.architecture import Architecture, Axes, ModelModule, example_ids, self_attention_kinds
+from transformer_jax.models.architecture import Architecture, ModelModule, example_ids, self_attention_kinds
 from transformer_jax.models.cached_decoder import CachedDecoder
 from transformer_jax.nn import embedder, embeddings, stack
 from transformer_jax.nn.dropout import Dropout, fold_dropout
@@ -21,7 +21,7 @@ from transformer_jax.nn.kv_cache import LayerCache
 from transformer_jax.nn.masks import AttentionMask, causal_mask, padding_mask, segment_mask
 from transformer_jax.nn.positions import sequence_positions
 from transformer_jax.nn.stack import Decoded, Features, Stack, StackState
-from transformer_jax.typing import Array, Batch, Params
+from transformer_jax.typing import Array, Axes, Batch, Params
 
 
 class Side(enum.IntEnum):
@@ -115,10 +115,10 @@ class EncoderDecoder(ModelModule):
         return Memory(self.decoder.project_memory(memory, layers), None if mask is None else mask.allowed)
 
     def decode(self, ids: Array, states: StackState, layers: Sequence[Params]) -> Decoded:
-        """Return logits [B, T, V] after each of the newest ids [B, T], and the caches; see `CachedDecoder`."""
+        """Return logits [B, T, V] after each of the newest ids [B, T], and the layers' states; see `CachedDecoder`."""
         x = self.decoder_embedder(self.embedding(ids), states.token_positions)
-        x, caches = self.decoder.decode(x, layers, states)
-        return Decoded(token_logits(self.config, x, self.embedding.embedding, self.output), caches)
+        x, new = self.decoder.decode(x, layers, states)
+        return Decoded(token_logits(self.config, x, self.embedding.embedding, self.output), new)
 
 
 class EncoderDecoderArchitecture(Architecture):

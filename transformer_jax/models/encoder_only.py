@@ -16,7 +16,6 @@ from transformer_jax.config import ModelConfig
 from transformer_jax.models import flops
 from transformer_jax.models.architecture import (
     Architecture,
-    Axes,
     ModelModule,
     example_ids,
     example_images,
@@ -30,7 +29,7 @@ from transformer_jax.nn.masks import padding_mask, segment_mask
 from transformer_jax.nn.patches import INPUTS
 from transformer_jax.nn.positions import sequence_positions
 from transformer_jax.nn.stack import Features, Stack
-from transformer_jax.typing import Array, Batch
+from transformer_jax.typing import Array, Axes, Batch
 
 
 class EncoderOnly(ModelModule):

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from transformer_jax.config import ModelConfig, layer_configs
-from transformer_jax.nn.feed_forward import ACTIVATIONS
+from transformer_jax.nn import attention, feed_forward
+from transformer_jax.nn.mixers import MIXERS, Tokens
 
 
 class StackCost(NamedTuple):
@@ -31,6 +32,11 @@ class StackCost(NamedTuple):
     @property
     def tokens(self) -> int:
         return self.rows * self.length
+
+    @property
+    def seen(self) -> Tokens:
+        """What the mixer of a layer reads, with all pairs of a query and a key."""
+        return Tokens(self.rows, self.length, self.tokens * self.length)
 
 
 def encoder_decoder_stacks(config: ModelConfig, rows: int, widths: Mapping[str, int]) -> tuple[StackCost, ...]:
@@ -85,11 +91,10 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost], head: int | No
 
 def _layer(config: ModelConfig, stack: StackCost) -> int:
     """Return the operations of the forward pass of one layer of a stack."""
-    costs = _costs(config)
-    total = stack.tokens * (costs.queries + costs.keys + costs.mlp) + stack.tokens * stack.length * costs.attend
+    total = MIXERS[config.mixer].flops(config, stack.seen) + feed_forward.forward_flops(config, stack.tokens)
     if stack.memory_length:
-        total += stack.tokens * costs.queries + stack.rows * stack.memory_length * costs.keys
-        total += stack.tokens * stack.memory_length * costs.attend
+        memory_tokens = stack.rows * stack.memory_length
+        total += attention.forward_flops(config, stack.tokens, memory_tokens, stack.tokens * stack.memory_length)
     return total
 
 
@@ -98,13 +103,13 @@ def hidden_flops(stacks: Sequence[StackCost]) -> int:
 
     A causal mask hides later keys, and a layer's window keys outside of it.
     """
-    return 3 * sum(
-        stack.rows
-        * (stack.length**2 - visible_pairs(stack.length, layer.attention_window, stack.causal))
-        * _costs(layer).attend
-        for stack in stacks
-        for layer in stack.layers
-    )
+    total = 0
+    for stack in stacks:
+        for layer in stack.layers:
+            pairs = stack.rows * visible_pairs(stack.length, layer.attention_window, stack.causal)
+            flops = MIXERS[layer.mixer].flops
+            total += flops(layer, stack.seen) - flops(layer, stack.seen._replace(pairs=pairs))
+    return 3 * total
 
 
 def visible_pairs(length: int, window: int | None, causal: bool) -> int:
@@ -129,26 +134,6 @@ def _patches(config: ModelConfig, rows: int) -> int:
 def _logits(config: ModelConfig, stack: StackCost) -> int:
     """Return the operations of the logits of all tokens of a stack; 0 if the model reads patches."""
     return 2 * stack.tokens * config.emb_dim * config.vocab_size if config.inputs == "tokens" else 0
-
-
-class _Costs(NamedTuple):
-    """Forward operations. Per token: for queries and output, for keys and values, for the feed-forward network. Per
-    pair of tokens: for attention."""
-
-    queries: int
-    keys: int
-    mlp: int
-    attend: int
-
-
-def _costs(config: ModelConfig) -> _Costs:
-    width, head = config.emb_dim, config.head_dim + config.value_head_dim
-    return _Costs(
-        queries=2 * width * config.num_heads * head,
-        keys=2 * width * config.num_kv_heads * head,
-        mlp=2 * (3 if ACTIVATIONS[config.activation].gated else 2) * width * config.mlp_dim,
-        attend=2 * config.num_heads * head,
-    )
 
 
 def palm_flops_per_token(config: ModelConfig, num_params: int, length: int) -> int:
@@ -193,23 +178,25 @@ def activation_bytes(config: ModelConfig, stacks: Sequence[StackCost], loss_chun
     """
     config = config.resolved()
     element, width = jnp.dtype(config.dtype).itemsize, config.emb_dim
-    mlp = (4 if ACTIVATIONS[config.activation].gated else 2) * config.mlp_dim
-    whole = [_whole_layer(config, stack, mlp) for stack in stacks]  # elements of one layer
+    whole = [_whole_layer(layer, stack) for stack in stacks for layer in stack.layers]  # elements of each layer
     embeddings = element * 6 * width * sum(stack.tokens for stack in stacks)
     logits = 12 * stacks[-1].tokens * config.vocab_size // loss_chunks if config.inputs == "tokens" else 0
     if config.remat not in ("dots", "full"):
-        layers = sum(stack.num_layers * elements for stack, elements in zip(stacks, whole, strict=True))
-        return element * layers + embeddings + logits
+        return element * sum(whole) + embeddings + logits
     kept = 0
     for stack in stacks:
-        dots = stack.tokens * ((9 if stack.memory_length else 6) * width + mlp // 2)
-        dots += stack.rows * stack.memory_length * 2 * width
-        kept += stack.num_layers * dots if config.remat == "dots" else stack.tokens * width
+        for layer in stack.layers:
+            if config.remat == "full":
+                kept += stack.tokens * width
+                continue
+            kept += stack.tokens * (9 if stack.memory_length else 6) * width
+            kept += feed_forward.kept_elements(layer, stack.tokens) // 2 + stack.rows * stack.memory_length * 2 * width
     return element * kept + embeddings + max(logits, *(element * elements for elements in whole))
 
 
-def _whole_layer(config: ModelConfig, stack: StackCost, mlp: int) -> int:
+def _whole_layer(config: ModelConfig, stack: StackCost) -> int:
     """Return the number of elements that the backward pass of a layer needs."""
-    width = (24 if stack.memory_length else 14) * config.emb_dim
-    weights = 3 * stack.rows * config.num_heads * stack.length * (stack.length + stack.memory_length)
-    return stack.tokens * (width + mlp) + weights
+    total = stack.tokens * (24 if stack.memory_length else 14) * config.emb_dim
+    total += MIXERS[config.mixer].kept_elements(config, stack.seen)
+    total += attention.kept_elements(config, stack.tokens * stack.memory_length)
+    return total + feed_forward.kept_elements(config, stack.tokens)

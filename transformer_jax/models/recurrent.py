@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models import recurrent_flops
-from transformer_jax.models.architecture import Architecture, Axes, ModelModule, example_ids
+from transformer_jax.models.architecture import Architecture, ModelModule, example_ids
 from transformer_jax.models.decoder import TWO_WAY, Started, StepOutput, TokenDecoder
 from transformer_jax.nn import embeddings, recurrent, recurrent_decoder
 from transformer_jax.nn.dropout import Dropout, drop, fold, fold_dropout, keep_mask
@@ -33,7 +33,7 @@ from transformer_jax.nn.recurrent_decoder import (
     feeds_back,
 )
 from transformer_jax.nn.stack import Features
-from transformer_jax.typing import Array, Batch, Params
+from transformer_jax.typing import Array, Axes, Batch, Params
 
 _ENCODER, _DECODER, _TEACHER = range(3)
 """Numbers of the parts for dropout and random choices. They enter the masks: do not change them."""

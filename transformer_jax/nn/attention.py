@@ -10,12 +10,13 @@ from jaxtyping import Float
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.attention_kernels import choose, library_attention
-from transformer_jax.nn.dropout import Dropout, drop
+from transformer_jax.nn.dropout import Dropout, drop, fold_dropout
 from transformer_jax.nn.initialisation import kernel_init, query_init, residual_kernel_init
-from transformer_jax.nn.kv_cache import KeyValue, LayerCache, cached_attention
+from transformer_jax.nn.kv_cache import KeyValue, LayerCache, append, cached_attention
+from transformer_jax.nn.layer_inputs import LayerInputs, LayerState, Mixed, Site
 from transformer_jax.nn.layer_values import EQUAL, LayerValues
 from transformer_jax.nn.linear import Linear, fused, product_float32
-from transformer_jax.nn.masks import AttentionMask
+from transformer_jax.nn.masks import AttentionMask, window_mask
 from transformer_jax.nn.positions import ENCODINGS
 from transformer_jax.nn.softmax import masked_softmax
 from transformer_jax.typing import Activations, Array, Bias, Heads, Mask, Positions, Weights
@@ -113,6 +114,10 @@ class MultiHeadAttention(nn.Module):
             query, key = rotate(query, places, base), rotate(key, places, base)
         return Projected(query, KeyValue(key, value))
 
+    def project_query(self, x: Activations) -> Heads:
+        """Return queries [B, T, N, H] of x [B, T, D] to another stack's output."""
+        return self.query(x)
+
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeyValue:
         """Return keys and values of another stack's output, memory [B, S, D]."""
         return KeyValue(*fused(memory, [self.key, self.value]))
@@ -147,6 +152,44 @@ class MultiHeadAttention(nn.Module):
         return Attended(self.out(heads), weights if self.return_weights else None)
 
 
+class SelfAttention(MultiHeadAttention):
+    """Attention of tokens to their own sequence, as a mixer of a layer; see `mixers.Mixer`."""
+
+    def __call__(self, x: Activations, inputs: LayerInputs, dropout: Dropout | None, values: LayerValues) -> Mixed:
+        """Map x [B, T, D] to [B, T, D].
+
+        Args:
+          dropout: of the layer. values: of the layer, where the layers of the stack differ.
+        """
+        query, tokens = self.project(x, inputs.positions, values)
+        output, weights = self.attend(
+            query,
+            tokens,
+            self._mask(inputs, values),
+            inputs.bias,
+            fold_dropout(dropout, Site.SELF_ATTENTION_WEIGHTS),
+        )
+        return Mixed(output, weights=weights)
+
+    def read(self, x: Activations, inputs: LayerInputs, state: LayerState) -> Mixed:
+        """Map the newest T tokens x [B, T, D] to [B, T, D], with attention over the cache and themselves."""
+        query, tokens = self.project(x, inputs.positions)
+        cache = append(state.own, tokens, state.index)
+        return Mixed(self.attend(query, cache, self._mask(inputs, EQUAL), inputs.bias, None).output, cache)
+
+    step = read
+    """Hypotheses share the slots of their row, and the mask says which slots are theirs."""
+
+    def _mask(self, inputs: LayerInputs, values: LayerValues) -> AttentionMask | None:
+        """Return the mask of the stack, within the window of this layer."""
+        window = self.config.attention_window if values.window is None else values.window
+        if window is None:
+            return inputs.mask
+        keys = inputs.positions if inputs.key_positions is None else inputs.key_positions
+        near = window_mask(inputs.positions, keys, window)
+        return near if inputs.mask is None else inputs.mask & near
+
+
 PARAMETER_AXES = {
     "(query|key|value)/kernel": ("emb", "heads", None),
     "(query|key|value)/bias": ("heads", None),
@@ -154,3 +197,24 @@ PARAMETER_AXES = {
     "out/bias": (None,),
 }
 """Logical axes of the parameters of `MultiHeadAttention`, by the end of their paths; see parallel/rules.py."""
+
+
+def forward_flops(config: ModelConfig, tokens: int, memory_tokens: int, pairs: int) -> int:
+    """Return the operations of the forward pass of one attention: its matrix products, a multiply-add being 2.
+
+        tokens 2 D N (H + Hv)          queries and output
+        memory_tokens 2 D K (H + Hv)   keys and values
+        pairs 2 N (H + Hv)             logits and the weighted sum of values
+
+    Args:
+      config: resolved, of the layer. tokens: queries; memory_tokens: tokens with keys, those of the own sequence in
+        self-attention; pairs: of a query and a key, over all rows.
+    """
+    width, head = config.emb_dim, config.head_dim + config.value_head_dim
+    of_maps = 2 * width * head * (tokens * config.num_heads + memory_tokens * config.num_kv_heads)
+    return of_maps + 2 * pairs * config.num_heads * head
+
+
+def kept_elements(config: ModelConfig, pairs: int) -> int:
+    """Return the elements that the backward pass of one attention needs beside its input and output: its weights."""
+    return 3 * pairs * config.num_heads

@@ -94,3 +94,13 @@ PARAMETER_AXES = {
     "out/bias": (None,),
 }
 """Logical axes of the parameters of `FeedForward`, by the end of their paths."""
+
+
+def forward_flops(config: ModelConfig, tokens: int) -> int:
+    """Return the operations of the forward pass: 2 M D F a token, with M = 3 matrices if it is gated, else 2."""
+    return tokens * 2 * (3 if ACTIVATIONS[config.activation].gated else 2) * config.emb_dim * config.mlp_dim
+
+
+def kept_elements(config: ModelConfig, tokens: int) -> int:
+    """Return the elements that the backward pass needs: F a token before and after the activation, gated 2 F."""
+    return tokens * (4 if ACTIVATIONS[config.activation].gated else 2) * config.mlp_dim

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,15 +36,16 @@ class LayerCache(NamedTuple):
 
 
 class KVCache(NamedTuple):
-    """Keys and values of all tokens so far, one pair of buffers per layer, and the positions of the tokens.
+    """The states of all layers after the tokens so far, and the positions of the tokens.
 
-    layers: L caches of the decoder's own tokens, C slots each. memory: L caches of the S tokens of the encoder,
+    layers: of attention, keys and values of the decoder's own tokens, C slots; of another mixer its state, a tree of
+    arrays [B, W, ...], with W = 1 before the first step. memory: L caches of the S tokens of the encoder,
     computed once; empty without an encoder. memory_mask: [B, 1, 1, S] bool, True for tokens, False for padding; None
     without an encoder. positions: [B, C] int32, the position of the token in every slot, -1 for an empty slot. index:
     int32 scalar, the first free slot.
     """
 
-    layers: tuple[LayerCache, ...]
+    layers: tuple[Any, ...]
     memory: tuple[LayerCache, ...]
     memory_mask: Array | None
     positions: Array
@@ -82,7 +83,7 @@ def append(cache: LayerCache, tokens: KeyValue, index: Int[Array, ""]) -> LayerC
 
 
 def grown(cache: KVCache, capacity: int) -> KVCache:
-    """Return the same tokens in a cache with more slots."""
+    """Return the same tokens in a cache with more slots; states without slots stay as they are."""
     more = capacity - cache.capacity
     return cache._replace(
         layers=tuple(
@@ -90,6 +91,8 @@ def grown(cache: KVCache, capacity: int) -> KVCache:
                 jnp.pad(layer.key, ((0, 0), (0, 0), (0, more))),
                 jnp.pad(layer.value, ((0, 0), (0, more), (0, 0))),
             )
+            if isinstance(layer, LayerCache)
+            else layer
             for layer in cache.layers
         ),
         positions=jnp.pad(cache.positions, ((0, 0), (0, more)), constant_values=-1),

@@ -10,12 +10,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.config import ModelConfig, layer_configs
+from transformer_jax.config import LAYERS, ModelConfig, folder, layer_configs
 from transformer_jax.nn import layer, norms
 from transformer_jax.nn.collected import COLLECTED, is_collecting
 from transformer_jax.nn.dropout import Dropout, drop, fold_dropout
 from transformer_jax.nn.kv_cache import LayerCache, cache_layout
-from transformer_jax.nn.layer import Layer, LayerInputs, LayerState
+from transformer_jax.nn.layer import Layer
+from transformer_jax.nn.layer_inputs import LayerInputs, LayerState
+from transformer_jax.nn.layer_runs import in_order, runs, strided
 from transformer_jax.nn.layer_values import LayerValues, layer_values
 from transformer_jax.nn.masks import AttentionMask
 from transformer_jax.nn.norms import Norm
@@ -46,7 +48,7 @@ class StackState(NamedTuple):
 
     positions: [B, T], of the new tokens, -1 for padding. slot_positions: [B, C], of the tokens in the slots of the
     caches, including the new tokens. mask: over the slots, [B, 1, T, C]. layers: one state per layer. memory_mask: over
-    the S tokens of the encoder.
+    the S tokens of the encoder. The caches of attention have slots; other states are [B, W, ...].
     """
 
     positions: Array
@@ -69,10 +71,10 @@ class Features(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """Hidden states or logits of the newest tokens, [B, T, D or V], and the caches of all layers with these tokens."""
+    """Hidden states or logits of the newest tokens, [B, T, D or V], and the states of all layers with these tokens."""
 
     x: Array
-    caches: tuple[LayerCache, ...]
+    states: tuple[Any, ...]
 
 
 class Stack(nn.Module):
@@ -95,15 +97,18 @@ class Stack(nn.Module):
         self.configs = layer_configs(config, "decoder" if self.causal else "encoder", self.num_layers)
         bias = ENCODINGS[config.position_encoding].bias
         self.relative_bias = None if bias is None else bias(config, bidirectional=not self.causal)
-        # Creates the parameters, stacked [L, ...], and applies nothing else: `_applied` reads them.
-        created = nn.scan(
-            _LoopedLayer,
-            variable_axes={"params": 0, COLLECTED: 0},
-            split_rngs={"params": True},
-            in_axes=nn.broadcast,
-            length=self.num_layers,
-        )
-        self.layers = created(config, self.num_layers, self.cross_attends, self.return_weights)
+        self.folders = tuple(folder(own) for own in self.configs)
+        for name in dict.fromkeys(self.folders):
+            # Creates the parameters, stacked [L, ...], and applies nothing else: `_applied` reads them.
+            created = nn.scan(
+                _LoopedLayer,
+                variable_axes={"params": 0, COLLECTED: 0},
+                split_rngs={"params": True},
+                in_axes=nn.broadcast,
+                length=self.folders.count(name),
+            )
+            own = self.configs[self.folders.index(name)]
+            setattr(self, name, created(own, self.num_layers, self.cross_attends, self.return_weights))
         if has_final_norm(config):
             self.final_norm = Norm(config)
 
@@ -123,47 +128,90 @@ class Stack(nn.Module):
           positions: [B, T] or [1, T] int32; memory: [B, S, D]. is_token: [B, T], as in `Norm`.
         """
         inputs = LayerInputs(positions, mask, self._bias(positions, positions), memory, memory_mask, is_token)
-        x, weights = self.layers(x, inputs) if self.is_initializing() else self._applied(x, inputs, dropout)
+        if self.is_initializing():
+            weights: dict[str, Array] = {}
+            for name in dict.fromkeys(self.folders):
+                x, weights = getattr(self, name)(x, inputs)
+        else:
+            x, weights = self._applied(x, inputs, dropout)
         return Features(self._finished(x, fold_dropout(dropout, self.num_layers + 1), is_token), weights)
 
     def _applied(
         self, x: Activations, inputs: LayerInputs, dropout: Dropout | None
     ) -> tuple[Activations, dict[str, Array]]:
-        """Return the output of all layers, and their attention weights [L, ...]; keep what they collect in training."""
-        block = self._block(self.configs[0])
+        """Return the output of all layers, and their attention weights; keep what they collect in training.
+
+        Weights are [L', ...], of the L' layers that have them, in order.
+        """
         mutable = [COLLECTED] if is_collecting(self) else []
 
         def layer(
-            x: Activations, params: Params, index: Int[Array, ""], values: LayerValues
+            config: ModelConfig, x: Activations, params: Params, index: Int[Array, ""], values: LayerValues
         ) -> tuple[Activations, Any]:
-            output, collected = block.apply(
+            output, collected = self._block(config).apply(
                 {"params": params}, x, inputs, fold_dropout(dropout, index), values=values, mutable=mutable
             )
             return output.x, (output.weights, collected)
 
         # Unrolled layers are one program: without prevent_cse, XLA would merge the recomputation with the first pass.
         is_looped, policy = self.config.scan_layers, REMAT_POLICIES[self.config.remat]
-        kept: Any = layer if policy is None else jax.checkpoint(layer, prevent_cse=not is_looped, policy=policy)
-        x, (weights, collected) = jax.lax.scan(
-            lambda x, places: kept(x, *places),
-            x,
-            (self.layers.variables["params"], jnp.arange(self.num_layers), layer_values(self.configs)),
-            unroll=1 if is_looped else self.num_layers,
+        kept: Any = layer
+        if policy is not None:
+            kept = jax.checkpoint(layer, prevent_cse=not is_looped, policy=policy, static_argnums=0)
+        found: list[tuple[range, Any]] = []
+        for run in runs(self.folders):
+            configs = self.configs[run.first : run.first + run.period]
+
+            def period(x: Activations, places: Any, configs: Any = configs) -> tuple[Activations, Any]:
+                outputs = []
+                for config, place in zip(configs, places, strict=True):
+                    x, output = kept(config, x, *place)
+                    outputs.append(output)
+                return x, outputs
+
+            layers = [run.of_place(place) for place in range(run.period)]
+            x, outputs = jax.lax.scan(
+                period, x, [self._places(own) for own in layers], unroll=1 if is_looped else run.times
+            )
+            found += zip(layers, outputs, strict=True)
+        return x, self._kept(found)
+
+    def _places(self, layers: Sequence[int]) -> tuple[Params, Array, LayerValues]:
+        """Return the parameters, numbers and values of some layers of one kind, equally far apart."""
+        name = self.folders[layers[0]]
+        of_kind = [index for index, other in enumerate(self.folders) if other == name]
+        params = getattr(self, name).variables["params"]
+        rows = [of_kind.index(layer) for layer in layers]
+        values = strided(layer_values(self.configs), layers, self.num_layers)
+        return (
+            strided(params, rows, len(of_kind)),
+            strided(jnp.arange(self.num_layers), layers, self.num_layers),
+            values,
         )
-        for name, values in collected.get(COLLECTED, {}).items():
-            self.layers.put_variable(COLLECTED, name, values)
-        return x, weights
+
+    def _kept(self, found: Sequence[tuple[Sequence[int], Any]]) -> dict[str, Array]:
+        """Return the attention weights of all layers by name, and store what the layers have collected, by kind.
+
+        Args:
+          found: numbers of layers, with their weights and what they have collected.
+        """
+        for name in dict.fromkeys(self.folders):
+            of_kind = [(layers, collected) for layers, (_, collected) in found if self.folders[layers[0]] == name]
+            for key, value in in_order(of_kind).get(COLLECTED, {}).items():
+                getattr(self, name).put_variable(COLLECTED, key, value)
+        names = dict.fromkeys(name for _, (weights, _) in found for name in weights)
+        return {n: in_order([(layers, w[n]) for layers, (w, _) in found if n in w]) for n in names}
 
     def _block(self, config: ModelConfig) -> Any:
         """Return a layer without parameters, for `apply`."""
         return Layer(config, self.num_layers, self.cross_attends, self.return_weights, parent=None)
 
     def decode(self, x: Activations, layers: Sequence[Params], states: StackState) -> Decoded:
-        """Map the newest T tokens, embedded x [B, T, D], to [B, T, D], with attention over caches.
+        """Map the newest T tokens, embedded x [B, T, D], to [B, T, D], from the states of the layers.
 
         Args:
           layers: the parameters of every layer, as separate trees.
-        Returns: [B, T, D] and the caches with the new tokens.
+        Returns: [B, T, D] and the states with the new tokens.
         """
         bias = self._bias(states.positions, states.slot_positions)
         inputs = LayerInputs(
@@ -173,11 +221,11 @@ class Stack(nn.Module):
             memory_mask=states.memory_mask,
             key_positions=states.slot_positions,
         )
-        caches = []
+        new = []
         for config, params, state in zip(self.configs, layers, states.layers, strict=True):
-            x, _, cache = self._block(config).apply({"params": params}, x, inputs, None, state)
-            caches.append(cache)
-        return Decoded(self._finished(x), tuple(caches))
+            x, _, own = self._block(config).apply({"params": params}, x, inputs, None, state)
+            new.append(own)
+        return Decoded(self._finished(x), tuple(new))
 
     def project_memory(self, memory: Float[Array, "B S D"], layers: Sequence[Params]) -> tuple[LayerCache, ...]:
         """Return the keys and values of a memory [B, S, D] for every layer, for `decode`; computed once."""
@@ -195,7 +243,7 @@ class Stack(nn.Module):
 
 
 PARAMETER_AXES = {
-    **{f"layers/{path}": axes for path, axes in layer.PARAMETER_AXES.items()},
+    **{rf"{LAYERS}\w*/{path}": axes for path, axes in layer.PARAMETER_AXES.items()},
     "relative_bias/embedding": (None, "heads"),
     **{f"final_norm/{path}": axes for path, axes in norms.PARAMETER_AXES.items()},
 }

@@ -6,7 +6,7 @@ import math
 
 import jax
 
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import ExperimentConfig, layer_numbers
 from transformer_jax.data.batching import TrainingBatches
 from transformer_jax.host.terminal import say
 from transformer_jax.nn.batch_norm import num_parameters
@@ -21,7 +21,7 @@ def describe(config: ExperimentConfig, plan: TrainingBatches, params: Params) ->
     training, freeze = config.training, config.optimizer.freeze
     size = f"{num_parameters(params):,} parameters"
     if freeze:
-        trained = jax.eval_shape(lambda params: trained_part(freeze, params), params)
+        trained = jax.eval_shape(lambda params: trained_part(freeze, params, layer_numbers(config.model)), params)
         size += f", {num_parameters(trained):,} of them trained"
     batches = f"{plan.num_examples:,} training examples in {plan.batches_per_epoch:,} batches"
     if config.data.batching == "rows":

@@ -8,29 +8,32 @@ layers are a loop (`model.scan_layers`).
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.config import FreezeRule, parse_freeze
+from transformer_jax.config import LAYERS, FreezeRule, parse_freeze
 from transformer_jax.errors import ConfigError
 from transformer_jax.typing import Array, ArrayLike, Params
 
-_LAYERS = "layers"  # the folder of parameters with a leading axis of layers, in nn/stack.py
+LayerNumbers = Mapping[str, tuple[int, ...]]
+"""The numbers of the layers in every folder of stacked parameters, by its path: `config.layer_numbers`.
+
+A folder `layers` that is not named has the layers 0, 1, 2, ...
+"""
 
 
-def trained_part(freeze: str, params: Params) -> Params:
+def trained_part(freeze: str, params: Params, numbers: LayerNumbers | None = None) -> Params:
     """Return the parameters without frozen arrays, and of stacked arrays [L, ...] only the trained layers.
 
     Args:
       freeze: value of `optimizer.freeze`; if it is empty, the result is `params` itself. params: parameters, or a tree
-        with the same paths and leading axes.
+        with the same paths and leading axes. numbers: needed if the layers of a stack have several folders.
     Raises: ConfigError if a rule of `freeze` matches nothing, or nothing is left.
     """
-    frozen = _frozen_layers(freeze, params)
+    frozen = _frozen_layers(freeze, params, numbers or {})
     if not frozen:
         return params
 
@@ -41,9 +44,9 @@ def trained_part(freeze: str, params: Params) -> Params:
     return _selected(params, trained)
 
 
-def with_trained(freeze: str, params: Params, trained: Params) -> Params:
+def with_trained(freeze: str, params: Params, trained: Params, numbers: LayerNumbers | None = None) -> Params:
     """Return the parameters with new values of `trained_part`; frozen values are those of `params`, bit for bit."""
-    frozen = _frozen_layers(freeze, params)
+    frozen = _frozen_layers(freeze, params, numbers or {})
     if not frozen:
         return trained
     new = {_path(path): x for path, x in jax.tree_util.tree_leaves_with_path(trained)}
@@ -58,7 +61,7 @@ def with_trained(freeze: str, params: Params, trained: Params) -> Params:
     return jax.tree_util.tree_map_with_path(joined, params)
 
 
-def multipliers(params: Params, decay: ArrayLike) -> Params:
+def multipliers(params: Params, decay: ArrayLike, numbers: LayerNumbers | None = None) -> Params:
     """Return the multipliers of the learning rate by depth, as a tree of arrays that broadcast against parameters.
 
     With L layers in a stack:
@@ -71,14 +74,16 @@ def multipliers(params: Params, decay: ArrayLike) -> Params:
     because every decoder layer, the last one included, reads the output of the encoder directly. Embeddings outside of
     the stacks count from the top of the deeper stack.
 
+    Args: numbers: needed if the layers of a stack have several folders.
     Raises: ConfigError if there are no stacked layers.
     """
-    heights = _heights(params)
+    numbers = numbers or {}
+    heights = _heights(params, numbers)
 
     def of_leaf(path: jax.tree_util.KeyPath, x: Any) -> Array:
-        if (stack := _stack_of(_path(path))) is not None:
-            exponents = jnp.arange(heights[stack], 0, -1, dtype=jnp.float32).reshape(-1, *(1,) * (x.ndim - 1))
-            return jnp.power(decay, exponents)
+        if (of := _layers(_path(path), x, numbers)) is not None:
+            exponents = jnp.array([heights[of.stack] - layer for layer in of.layers], jnp.float32)
+            return jnp.power(decay, exponents.reshape(-1, *(1,) * (x.ndim - 1)))
         parts = _path(path).split("/")
         if parts[0] == "head" or not any("embedding" in part for part in parts[:-1]):
             return jnp.ones(())
@@ -88,10 +93,29 @@ def multipliers(params: Params, decay: ArrayLike) -> Params:
     return jax.tree_util.tree_map_with_path(of_leaf, params)
 
 
-def _heights(params: Params) -> dict[str, int]:
+class _Layers(NamedTuple):
+    """The path of a stack, and the numbers of its layers along the first axis of an array."""
+
+    stack: str
+    layers: Sequence[int]
+
+
+def _layers(path: str, x: Any, numbers: LayerNumbers) -> _Layers | None:
+    """Return the layers of an array [L, ...]; None for an array outside of all layers."""
+    parts = path.split("/")
+    for depth, part in enumerate(parts[:-1]):
+        stack, of_folder = "/".join(parts[:depth]), numbers.get("/".join(parts[: depth + 1]))
+        if of_folder is not None or part == LAYERS:
+            return _Layers(stack, range(x.shape[0]) if of_folder is None else of_folder)
+    return None
+
+
+def _heights(params: Params, numbers: LayerNumbers) -> dict[str, int]:
     """Return the number of layers of every stack, by the path of the stack; raises ConfigError if there is none."""
-    stacks = {path: stack for path in _leaves(params) if (stack := _stack_of(path)) is not None}
-    heights = {stacks[path]: x.shape[0] for path, x in _leaves(params).items() if path in stacks}
+    heights: dict[str, int] = {}
+    for path, x in _leaves(params).items():
+        if (of := _layers(path, x, numbers)) is not None:
+            heights[of.stack] = max(heights.get(of.stack, 0), *(layer + 1 for layer in of.layers))
     if not heights:
         raise ConfigError(
             "optimizer.layer_decay: the model has no parameters in a folder 'layers', whose first axis is the layer; "
@@ -100,43 +124,57 @@ def _heights(params: Params) -> dict[str, int]:
     return heights
 
 
-def _frozen_layers(freeze: str, params: Params) -> Mapping[str, int | None]:
-    """Return the number of frozen layers of an array by its path; None if the array is frozen as a whole.
+def _frozen_layers(freeze: str, params: Params, numbers: LayerNumbers) -> Mapping[str, int | None]:
+    """Return the number of frozen rows of an array by its path; None if the array is frozen as a whole.
 
     Raises: ConfigError, see `trained_part`.
     """
     leaves, frozen = _leaves(params) if freeze else {}, {}
     for rule in parse_freeze(freeze):
-        matching = [path for path in leaves if re.match(rf"(?:{rule.pattern})(?:/|$)", path)]
+        # `decoder/layers` are all layers, whatever the folder of their kind.
+        matching = [path for path in leaves if any(rule.matches(name) for name in (path, _plain(path, numbers)))]
         if not matching:
             raise ConfigError(
                 f"optimizer.freeze: '{rule.pattern}' matches no parameter; the beginning of a path, up to a slash or "
                 f"its end, must match. Paths begin with {', '.join(_beginnings(leaves))}"
             )
-        for path, layers in _layers_of(rule, {path: leaves[path] for path in matching}).items():
+        for path, layers in _layers_of(rule, {path: leaves[path] for path in matching}, numbers).items():
             before = frozen.get(path, 0)
             frozen[path] = None if layers is None or before is None else max(layers, before)
     if leaves and all(frozen.get(path, 0) is None for path in leaves):
         raise ConfigError(f"optimizer.freeze={freeze!r} freezes all parameters; leave some to train")
-    return frozen
+    return {path: rows for path, rows in frozen.items() if rows != 0}
 
 
-def _layers_of(rule: FreezeRule, matching: Mapping[str, Any]) -> dict[str, int | None]:
-    """Return the frozen layers of the arrays that a rule matches; with a number, of the stacked ones among them."""
+def _plain(path: str, numbers: LayerNumbers) -> str:
+    """Return the path with `layers` in place of the folder of a kind of layers."""
+    for folder in numbers:
+        if path.startswith(f"{folder}/"):
+            return "/".join([*folder.split("/")[:-1], LAYERS, path.removeprefix(f"{folder}/")])
+    return path
+
+
+def _layers_of(rule: FreezeRule, matching: Mapping[str, Any], numbers: LayerNumbers) -> dict[str, int | None]:
+    """Return the frozen rows of the arrays that a rule matches; with a number, of the stacked ones among them."""
     if rule.layers is None:
         return dict.fromkeys(matching)
-    stacked = {path: x.shape[0] for path, x in matching.items() if _stack_of(path) is not None}
+    stacked = {path: of for path, x in matching.items() if (of := _layers(path, x, numbers)) is not None}
     if not stacked:
         raise ConfigError(
             f"optimizer.freeze: '{rule.pattern}:{rule.layers}' matches no parameter of a stack of layers, such as "
             f"{next(iter(matching))}; leave out ':{rule.layers}'"
         )
-    if (fewest := min(stacked.values())) < rule.layers:
+    heights = {of.stack: 0 for of in stacked.values()}
+    for of in stacked.values():
+        heights[of.stack] = max(heights[of.stack], *(layer + 1 for layer in of.layers))
+    stack = min(heights, key=heights.__getitem__)
+    if heights[stack] < rule.layers:
         raise ConfigError(
             f"optimizer.freeze: '{rule.pattern}:{rule.layers}' needs {rule.layers} layers, but "
-            f"{min(stacked, key=stacked.__getitem__)} has {fewest}"
+            f"{next(path for path, of in stacked.items() if of.stack == stack)} has {heights[stack]}"
         )
-    return {path: None if size == rule.layers else rule.layers for path, size in stacked.items()}
+    rows = {path: sum(layer < rule.layers for layer in of.layers) for path, of in stacked.items()}
+    return {path: None if count == len(stacked[path].layers) else count for path, count in rows.items()}
 
 
 def _selected(tree: Params, select: Callable[[str, Any], Any], prefix: str = "") -> Params:
@@ -149,12 +187,6 @@ def _selected(tree: Params, select: Callable[[str, Any], Any], prefix: str = "")
         if new is not None and not (isinstance(new, Mapping) and not new):
             result[name] = new
     return result
-
-
-def _stack_of(path: str) -> str | None:
-    """Return the path of the stack to which an array [L, ...] belongs; None for an array outside of all layers."""
-    parts = path.split("/")
-    return "/".join(parts[: parts.index(_LAYERS)]) if _LAYERS in parts[:-1] else None
 
 
 def _beginnings(paths: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import ExperimentConfig, layer_numbers
 from transformer_jax.training.freezing import trained_part
 from transformer_jax.training.hyper import split
 from transformer_jax.training.optimizers import make_optimizer
@@ -29,13 +29,14 @@ def optimizer_flops(config: ExperimentConfig) -> int:
     """
     static, hyper = split(config)
     state = state_shapes(static, hyper)
-    optimizer, freeze = make_optimizer(static.optimizer, hyper), config.optimizer.freeze
+    numbers = layer_numbers(static.model)
+    optimizer, freeze = make_optimizer(static.optimizer, hyper, numbers), config.optimizer.freeze
 
     def update(gradients: Any, opt_state: Any, params: Any) -> Any:
         updates, opt_state = optimizer.update(gradients, opt_state, params)
-        return jax.tree.map(jnp.add, trained_part(freeze, params), updates), opt_state
+        return jax.tree.map(jnp.add, trained_part(freeze, params, numbers), updates), opt_state
 
-    gradients = jax.eval_shape(lambda params: trained_part(freeze, params), state.params)
+    gradients = jax.eval_shape(lambda params: trained_part(freeze, params, numbers), state.params)
     return _operations(jax.make_jaxpr(update)(gradients, state.opt_state, state.params).jaxpr)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from transformer_jax.config import OptimizerConfig
-from transformer_jax.training.freezing import multipliers, trained_part
+from transformer_jax.training.freezing import LayerNumbers, multipliers, trained_part
 from transformer_jax.training.hyper import Hyper
 from transformer_jax.training.schedules import as_optax
 from transformer_jax.typing import Array, Params
@@ -18,14 +18,23 @@ from transformer_jax.typing import Array, Params
 _LEAST_FACTORED = 128  # Shazeer and Stern factor all matrices; small ones gain nothing
 
 
-def make_optimizer(static: OptimizerConfig, hyper: Hyper) -> optax.GradientTransformation:
+def make_optimizer(
+    static: OptimizerConfig, hyper: Hyper, numbers: LayerNumbers | None = None
+) -> optax.GradientTransformation:
     """Return the optimizer.
 
     It clips by global norm, then applies the rule of `OPTIMIZERS`, decoupled weight decay (Loshchilov and Hutter 2019),
     the learning rate and the multipliers of `layer_decay`.
 
     Its parameters are all of the model. Gradients, state and updates are trees like `trained_part` of them.
+
+    Args:
+      numbers: of the layers, as in `trained_part`.
     """
+
+    def trained(params: Params) -> Params:
+        return trained_part(static.freeze, params, numbers)
+
     parts = [] if hyper.clip_norm is None else [optax.clip_by_global_norm(hyper.clip_norm)]
     parts += OPTIMIZERS[static.name](static, hyper)
     if hyper.weight_decay is not None:
@@ -34,13 +43,13 @@ def make_optimizer(static: OptimizerConfig, hyper: Hyper) -> optax.GradientTrans
     chain = optax.chain(*parts)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        updates, state = chain.update(updates, state, trained_part(static.freeze, params))
+        updates, state = chain.update(updates, state, trained(params))
         if hyper.layer_decay is not None:
-            factors = trained_part(static.freeze, multipliers(params, hyper.layer_decay))
+            factors = trained(multipliers(params, hyper.layer_decay, numbers))
             updates = jax.tree.map(jnp.multiply, updates, factors)
         return updates, state
 
-    return optax.GradientTransformation(lambda params: chain.init(trained_part(static.freeze, params)), update)
+    return optax.GradientTransformation(lambda params: chain.init(trained(params)), update)
 
 
 Rule = Callable[[OptimizerConfig, Hyper], list[optax.GradientTransformation]]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from transformer_jax.config import layer_numbers
 from transformer_jax.models.architecture import initial
 from transformer_jax.nn.batch_norm import STATISTICS, with_running
 from transformer_jax.tasks.task import TASKS
@@ -41,7 +42,8 @@ def init_state(static: StaticConfig, hyper: Hyper) -> TrainState:
     head = TASKS[static.task.name].head(static.task, static.model)
     params, running = initial(static.model, hyper.seed_init, head)
     extra = {STATISTICS: running} if running else {}
-    return TrainState(jnp.zeros((), jnp.int32), params, make_optimizer(static.optimizer, hyper).init(params), extra)
+    optimizer = make_optimizer(static.optimizer, hyper, layer_numbers(static.model))
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), extra)
 
 
 def state_shapes(static: StaticConfig, hyper: Hyper) -> TrainState:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from transformer_jax.config import layer_numbers
 from transformer_jax.models.architecture import ARCHITECTURES, Model, training_pass
 from transformer_jax.nn.batch_norm import STATISTICS, statistics_of, updated_running
 from transformer_jax.nn.collected import over_devices
@@ -58,7 +59,8 @@ def train_step(static: StaticConfig, state: TrainState, batch: Batch, hyper: Hyp
     # A batch may have no target, such as one without a masked token. Then all sums are 0, and so are the gradients.
     weight = jnp.where(sums["weight"] > 0, sums["weight"], 1.0)
     grads = jax.tree.map(lambda g: g / weight, grads)
-    updates, opt_state = make_optimizer(static.optimizer, hyper).update(grads, state.opt_state, state.params)
+    numbers = layer_numbers(static.model)
+    updates, opt_state = make_optimizer(static.optimizer, hyper, numbers).update(grads, state.opt_state, state.params)
     metrics = TASKS[static.task.name].means(sums | {"weight": weight}) | {
         **{name: sums[name] / weight for name in BLOCK_LOSSES if name in sums},
         "gradient_norm": optax.tree.norm(grads),
@@ -67,8 +69,8 @@ def train_step(static: StaticConfig, state: TrainState, batch: Batch, hyper: Hyp
         **counts,
     }
     freeze = static.optimizer.freeze
-    trained = jax.tree.map(jnp.add, trained_part(freeze, state.params), updates)
-    params = with_trained(freeze, state.params, trained)
+    trained = jax.tree.map(jnp.add, trained_part(freeze, state.params, numbers), updates)
+    params = with_trained(freeze, state.params, trained, numbers)
     running = {STATISTICS: updated_running(state.extra[STATISTICS], statistics)} if statistics else {}
     if static.skip_nonfinite:
         finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
@@ -99,17 +101,19 @@ def batch_gradient(static: StaticConfig, params: Params, batch: Batch, step: Arr
     blocks have losses that need sums of the whole batch, a first pass over the parts, without gradients, adds these.
     """
 
-    freeze = static.optimizer.freeze
+    freeze, numbers = static.optimizer.freeze, layer_numbers(static.model)
 
     def gradient(part: Batch, whole: Params | None = None) -> Gradient:
         def loss(trained: Params) -> tuple[Array, tuple[Sums, Params]]:
-            result = batch_loss(static, with_trained(freeze, params, trained), part, step, hyper)
+            result = batch_loss(static, with_trained(freeze, params, trained, numbers), part, step, hyper)
             of_blocks, total = block_losses(result.collected, whole), result.loss
             for name, value in of_blocks.items():
                 total = total + BLOCK_LOSSES[name].weight(hyper) * value
             return total, ({**result.sums, **of_blocks}, statistics_of(result.collected))
 
-        (_, (sums, statistics)), grads = jax.value_and_grad(loss, has_aux=True)(trained_part(freeze, params))
+        (_, (sums, statistics)), grads = jax.value_and_grad(loss, has_aux=True)(
+            trained_part(freeze, params, numbers)
+        )
         return Gradient(grads, sums, statistics)
 
     parts = static.accumulation_steps
