@@ -110,6 +110,12 @@ def embedded(corpus, **fields):
     return load_source(DataConfig(**values)).fingerprint()["sha256"]
 
 
+def recall(corpus, **fields):
+    """Return a few drawn rows of keys and values."""
+    config = DataConfig(source="recall", tokenizer="words", num_train_pairs=100, **fields)
+    return load_source(config).split("train").features["inputs"]
+
+
 def first_pair(corpus, **fields):
     """Return the inputs and targets of the first example of one file that holds all languages."""
     (corpus / "a" / "one.tsv").write_text("eins\tzwei\tdrei\n")
@@ -258,6 +264,12 @@ DATA = {
     "target_locale": (fingerprint, "de", "it"),
     "num_train_pairs": (embedded, 200, 300),
     "num_eval_pairs": (embedded, 20, 30),
+    "recall_pairs": (recall, 4, 5),
+    "recall_questions": (recall, 1, 2),
+    "recall_keys": (recall, 32, 33),
+    "recall_gap": (recall, 0, 3),
+    "recall_length": (recall, 64, 32),
+    "recall_order": (recall, "shuffled", "kept"),
     "dataset": (tfds_dataset, "wmt14_translate/de-en", "wmt14_translate/fr-en"),
     "format": (first_pair, "tsv", "jsonl"),
     "text_lists": (first_pair, False, True),

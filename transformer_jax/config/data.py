@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from transformer_jax.config.task import SOURCE_TO_TARGET
 
 IMAGE_SOURCES = ("shapes", "image_folder", "npz", "tfds_images")
 """Sources of images; the other ones of this package have texts."""
+RECALL = "recall"
+"""The source of drawn rows of keys and values, whose loss counts only the answers; data/sources/recall.py."""
 _SPLIT_BY_USER = {"data.source": ("text", "tfds", "image_folder", "npz", "tfds_images")}
 _FILES_OR_TFDS = {"data.source": ("text", "tfds")}
 _WITH_INPUTS = (
@@ -20,7 +23,9 @@ _WITH_INPUTS = (
 )
 _WITH_LABELS = (*SOURCE_TO_TARGET, "classification", "tagging", "images")
 _WITH_FEATURES = {"data.source": ("text", "tfds", "tfds_images")}
+_WITH_TEST_SETS = {"data.source": (*_SPLIT_BY_USER["data.source"], RECALL)}
 _OF_IMAGES = {"data.source": IMAGE_SOURCES}
+_OF_RECALL = {"data.source": (RECALL,)}
 _TOKENS = {"model.inputs": ("tokens",)}
 _VOCABULARY_KINDS = {"data.tokenizer": ("words", "byte_bpe", "wordpiece", "wordpiece_cased")}
 
@@ -29,6 +34,7 @@ _VOCABULARY_KINDS = {"data.tokenizer": ("words", "byte_bpe", "wordpiece", "wordp
 
 CORPUS_SPLITS = ("train", "valid", "test")
 _TEST_SET = re.compile(r"[\w.-]+=")
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def parse_test_sets(text: str) -> dict[str, str]:
@@ -92,8 +98,33 @@ class DataConfig:
     )
     source_locale: str = field("en", "locale of the inputs; for `text` the files' suffix")
     target_locale: str = field("de", "locale of the targets; for `text` the files' suffix")
-    num_train_pairs: int = number(200_000, "training pairs of the embedded corpus, or images of `shapes`", 100)
-    num_eval_pairs: int = number(2_000, "examples of each other split of the embedded corpus, or of `shapes`", 10)
+    num_train_pairs: int = number(
+        200_000, "training pairs of the embedded corpus, images of `shapes`, or rows of `recall`", 100
+    )
+    num_eval_pairs: int = number(
+        2_000, "examples of each other split of the embedded corpus, of `shapes` or of `recall`", 10
+    )
+    recall_pairs: int = number(4, "`recall`: number of pairs of key and value in a row", 1, read_by=_OF_RECALL)
+    recall_questions: int = number(
+        1, "`recall`: number of keys of a row that are asked for, each once", 1, read_by=_OF_RECALL
+    )
+    recall_keys: int = number(32, "`recall`: number of different keys, and of different values", 2, read_by=_OF_RECALL)
+    recall_gap: int = number(
+        0, "`recall`: number of filler words between the last pair and the first question", 0, read_by=_OF_RECALL
+    )
+    recall_length: int = number(
+        64,
+        "`recall`: number of words of a row; filler words follow the answers until it is reached",
+        4,
+        read_by=_OF_RECALL,
+    )
+    recall_order: str = choice(
+        "shuffled",
+        "transformer_jax.data.sources.recall:ORDERS",
+        "`recall`: the questions ask for the keys in a random order, or in that of the pairs. Kept, every question is "
+        "equally far from its pair",
+        read_by=_OF_RECALL,
+    )
     dir: str = field(
         "",
         "`text`: folder of the files; `tfds` and `tfds_images`: folder of the prepared datasets, or the folder of one "
@@ -201,8 +232,9 @@ class DataConfig:
     test_split: str = field("test", "test split, like train_split; empty: there is none", read_by=_SPLIT_BY_USER)
     test_sets: str = field(
         "",
-        "further splits to score: NAME=SPLIT,NAME=SPLIT, each like test_split; they are not part of the corpus",
-        read_by=_SPLIT_BY_USER,
+        "further splits to score: NAME=SPLIT,NAME=SPLIT, each like test_split; they are not part of the corpus. Of "
+        "`recall` NAME=GAP: the rows of the test split with another recall_gap",
+        read_by=_WITH_TEST_SETS,
         bookkeeping=True,
     )
     text_form: str = choice(
@@ -339,7 +371,49 @@ class DataConfig:
                 f"source_vocabulary_file={self.source_vocabulary_file!r} is read only with separate_tokenizers=true; "
                 "one vocabulary for both sides is vocabulary_file"
             )
+        if self.source == RECALL:
+            yield from self._recall_problems()
         if not self.train_split:
             yield "train_split is empty; name the training split"
         if self.batching == "packed" and self.packed_length < self.max_length:
             yield f"packed_length={self.packed_length} cannot hold a pair of max_length={self.max_length}"
+
+    def recall_gaps(self) -> dict[str, int]:
+        """Return `recall_gap` of every split of the source `recall`; the test sets follow those of the corpus."""
+        of_test_sets = {name: int(gap) for name, gap in parse_test_sets(self.test_sets).items()}
+        return dict.fromkeys(CORPUS_SPLITS, self.recall_gap) | of_test_sets
+
+    def recall_vocab_size(self) -> int:
+        """Return the ids of the source `recall`: those of keys, values and, if there are any, filler words; and 4 more.
+
+        The 4 are the reserved ids of a tokenizer of words.
+        """
+        return 2 * self.recall_keys + (self.recall_length > self._recall_told()) + 4
+
+    def _recall_told(self) -> int:
+        """Return the words of pairs, questions and answers in a row."""
+        return 2 * (self.recall_pairs + self.recall_questions)
+
+    def _recall_problems(self) -> Iterator[str]:
+        pairs, questions, length = self.recall_pairs, self.recall_questions, self.recall_length
+        if pairs > self.recall_keys:
+            yield f"recall_pairs={pairs} needs as many different keys; recall_keys={self.recall_keys}"
+        if questions > pairs:
+            yield f"recall_questions={questions} exceeds recall_pairs={pairs}; each key is asked for once"
+        gaps = {"recall_gap": str(self.recall_gap)}
+        with contextlib.suppress(ValueError):  # text of another form is reported for every source
+            gaps |= {f"test_sets: {name}": gap for name, gap in parse_test_sets(self.test_sets).items()}
+        for name, gap in gaps.items():
+            if not _NUMBER.fullmatch(gap):
+                yield f"{name}={gap!r}: with source='{RECALL}', a test set is a number of filler words"
+            elif self._recall_told() + int(gap) > length:
+                yield (
+                    f"{name}={gap} with recall_pairs={pairs} and recall_questions={questions} makes rows of "
+                    f"{self._recall_told() + int(gap)} words; recall_length={length}"
+                )
+        if self.max_length <= length:
+            yield f"max_length={self.max_length} cannot hold the recall_length={length} words of a row and its end"
+        if self.tokenizer != "words":
+            yield f"tokenizer='{self.tokenizer}': source='{RECALL}' needs 'words', with which a key is one token"
+        if self.batching == "windows":
+            yield f"batching='windows' cuts rows of source='{RECALL}' anywhere; choose 'buckets' or 'packed'"

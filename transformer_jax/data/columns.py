@@ -147,6 +147,19 @@ class IdsColumn(Column):
 
 
 @dataclasses.dataclass(frozen=True)
+class CountedColumn(IdsColumn):
+    """For every token of a text 1 if the loss counts it, else 0; the end of the text, which it adds, is not counted."""
+
+    def encode(self, values: Sequence[Sequence[int]], tokenizer: Tokenizer) -> EncodedTexts:
+        """Return the numbers, with one more for every text."""
+        return super().encode([[*row, 0] for row in values], tokenizer)
+
+    def stored_dtype(self, tokenizer: Tokenizer) -> str:
+        """Return uint8."""
+        return "|u1"
+
+
+@dataclasses.dataclass(frozen=True)
 class TextLengthsColumn(Column):
     """The number of characters of every text of a list."""
 

@@ -6,8 +6,9 @@ import numpy as np
 
 # First words of the seeds of random streams, which must differ: the order of an epoch's batches, which is the same for
 # every run; the choice of the examples that fill them; the lengths of prefixes; the corruption of texts; the drawn
-# images of a corpus; and the augmentation of images.
+# images of a corpus; the augmentation of images; and the drawn keys and values of a corpus.
 ORDER_STREAM, ROWS_STREAM, PREFIX_STREAM, CORRUPTION_STREAM, SHAPES_STREAM, AUGMENTATION_STREAM = 1, 2, 3, 4, 5, 6
+RECALL_STREAM = 7
 
 
 def generator(stream: int, seed: int, epoch: int, part: int) -> np.random.Generator:

@@ -95,9 +95,17 @@ def in_windows(
       start_id: the token before a document, or before the stream. stream: windows cross the ends of documents.
       end: count the last token of every document; only without `stream`.
     Returns: the columns `targets`, `decoder_inputs` (ragged), `context` and `text`, the number of the document, int32
-      [windows]. A document without tokens has no window.
+      [windows]; and `counted` (ragged), if the split has it. A document without tokens has no window.
+    Raises: DataError if `counted` has other lengths than the column `name`.
     """
     column = split.ragged(name)
+    counted = split.ragged("counted") if "counted" in split.ragged_names else None
+    if counted is not None and not np.array_equal(counted.lengths, column.lengths):
+        text = np.flatnonzero(counted.lengths != column.lengths)[0]
+        raise DataError(
+            f"text {text + 1:,} has {column.lengths[text]} tokens, but {counted.lengths[text]} numbers that say which "
+            "ones count; its tokenizer must make one token of every word"
+        )
     starts, lengths, text = np.array([0]), np.array([len(column.ids)]), np.array([0])
     if not stream:
         lengths = column.lengths - (0 if end else 1)
@@ -110,6 +118,8 @@ def in_windows(
         "context": of_context,
         "text": text[np.searchsorted(starts, firsts, side="right") - 1].astype(np.int32),
     }
+    if counted is not None:
+        columns["counted"] = IdWindows(counted.ids, firsts, sizes)
     return split.with_columns(columns)
 
 

@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from transformer_jax.config import ExperimentConfig
+from transformer_jax.config.data import RECALL
 from transformer_jax.data.datasets import Data
 from transformer_jax.data.text_form import readable, sentences_of
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
@@ -80,6 +81,11 @@ def why_no_baselines(config: ExperimentConfig) -> str:
     if task.name == "language_model" and task.prefix != "none":
         return (
             f"task.prefix='{task.prefix}' leaves out the beginning of every text, but the baselines score whole texts"
+        )
+    if task.name == "language_model" and config.data.source == RECALL:
+        return (
+            f"data.source='{RECALL}' counts answers alone, but the baselines score whole texts; a guess is right in "
+            f"1 of data.recall_keys={config.data.recall_keys} cases"
         )
     return ""
 

@@ -7,7 +7,7 @@ split. Each token is scored once, in windows of `evaluation.max_length` tokens. 
 scored with at least as many tokens before it. Windows cross the ends of documents if those of training did.
 
 With `task.prefix`, the tokens at the beginning of each text attend to each other in both directions and are not
-predicted: a prefix LM.
+predicted: a prefix LM. The source `recall` says which tokens are answers; the loss and the scores count no others.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig
+from transformer_jax.config.data import RECALL
 from transformer_jax.errors import DataError
 from transformer_jax.tasks import token_prediction
 from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores
@@ -51,16 +52,18 @@ class LanguageModelTask(token_prediction.NextTokens):
     )
 
     def measured(self, config: ExperimentConfig) -> tuple[MetricSpec, ...]:
-        """Return all metrics; with a prefix, whose tokens are not predicted, only those per token."""
-        whole = config.task.prefix == "none"
+        """Return all metrics; if not all tokens count, only those per token."""
+        whole = counts_all(config)
         return tuple(spec for spec in self.metrics if whole or spec.name not in _OF_WHOLE_TEXTS)
 
     # Columns and batches.
 
     def columns(self, config: ExperimentConfig) -> tuple[Column, ...]:
-        """Return the ids of a document, and its size in words and bytes."""
-        from transformer_jax.data.columns import TextColumn, TextSizeColumn
+        """Return the ids of a document, and its size in words and bytes; of `recall`, the answers in place of sizes."""
+        from transformer_jax.data.columns import CountedColumn, TextColumn, TextSizeColumn
 
+        if config.data.source == RECALL:
+            return TextColumn("ids", "inputs"), CountedColumn("counted", "answers")
         sizes = (TextSizeColumn(unit, "inputs", unit) for unit in ("words", "bytes"))
         return TextColumn("ids", "inputs"), *sizes
 
@@ -138,6 +141,7 @@ class LanguageModelTask(token_prediction.NextTokens):
         return (
             batch
             | ({"targets_segment_ids": ids, "targets_positions": ids} if config.data.batching == "packed" else {})
+            | ({"targets_mask": jax.ShapeDtypeStruct(ids.shape, bool)} if config.data.source == RECALL else {})
             | ({"prefix_mask": jax.ShapeDtypeStruct(ids.shape, bool)} if config.task.prefix != "none" else {})
         )
 
@@ -160,7 +164,7 @@ class LanguageModelTask(token_prediction.NextTokens):
         import numpy as np
 
         sums, encoded = evaluator.sums(params, split), evaluator.data.splits[split]
-        if evaluator.config.task.prefix != "none":
+        if not counts_all(evaluator.config):
             return Scores(token_prediction.token_scores(sums))
         everything = np.arange(encoded.num_examples)
         words, num_bytes = (int(encoded.values(unit, everything).sum()) for unit in ("words", "bytes"))
@@ -173,6 +177,11 @@ class LanguageModelTask(token_prediction.NextTokens):
                 "bytes": num_bytes,
             }
         )
+
+
+def counts_all(config: ExperimentConfig) -> bool:
+    """Return whether the loss counts every token of a text: there is no prefix, and answers alone do not count."""
+    return config.task.prefix == "none" and config.data.source != RECALL
 
 
 def _check_whole(lengths: np.ndarray, limit: int) -> None:

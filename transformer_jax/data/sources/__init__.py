@@ -1,4 +1,4 @@
-"""Sources of text: the embedded corpus, text files and TensorFlow Datasets; and sources of images."""
+"""Sources of text: the embedded corpus, rows of keys and values, text files and TensorFlow Datasets; and of images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer_jax.config import DataConfig
-from transformer_jax.config.data import IMAGE_SOURCES
+from transformer_jax.config.data import IMAGE_SOURCES, RECALL
 from transformer_jax.data.sources.source import Source, Split
 from transformer_jax.data.sources.templates import rewritten
 from transformer_jax.errors import ConfigError, DataError
@@ -120,6 +120,11 @@ def open_test_set(config: DataConfig, files: TestFiles, has_targets: bool = True
         raise ConfigError(
             f"--input={input}: is for text; a further set of images is a split, as in --data.test_sets={name}=SET"
         )
+    if config.source == RECALL:
+        raise ConfigError(
+            f"--input={input}: a file does not say which words are answers; another gap is a test set, as in "
+            f"--data.test_sets={name}=GAP"
+        )
     format = format_of(input) or "parallel"
     if format == "parallel" and config.format == "labelled":
         format = "labelled"
@@ -182,6 +187,7 @@ SOURCES = Factories(
     {
         "embedded": "transformer_jax.data.sources:embedded_source",
         "text": "transformer_jax.data.sources:text_source",
+        "recall": "transformer_jax.data.sources.recall:RecallSource",
         "tfds": "transformer_jax.data.sources.tfds.source:TfdsSource",
         "shapes": "transformer_jax.data.sources.images.shapes:shapes_source",
         "image_folder": "transformer_jax.data.sources.images.folder:image_folder",

@@ -93,7 +93,8 @@ def language_model_arrays(split: EncodedSplit, rows: Rows, shape: BatchShape, pa
       shape: has the width of `targets`, T.
       pad_id: id of padding positions. Any id works, since weights mark the padding; None means 0.
     Returns: `decoder_inputs`, `targets` and `weights` [B, T], 0 for padding and for tokens that are only context;
-      `row_ids` [B]; and, for packed rows, segment ids and positions.
+      `row_ids` [B]; and, for packed rows, segment ids and positions. If the split has the column `counted`, a token
+      without it has weight 0 too, and `targets_mask` [B, T] tells such tokens from padding.
     Raises: ValueError if an example is longer than the width.
     """
     width = shape.width("targets")
@@ -101,11 +102,16 @@ def language_model_arrays(split: EncodedSplit, rows: Rows, shape: BatchShape, pa
     weights = targets.mask
     if not rows.packed:
         weights = weights & (np.arange(width) >= split.values("context", rows.examples)[:, None])
+    masks = {}
+    if "counted" in split.ragged_names:
+        masks["targets_mask"] = targets.mask
+        weights = weights & (sequences(split, "counted", rows, width, 0).ids > 0)
     batch = {
         "decoder_inputs": inputs.ids,
         "targets": targets.ids,
         "weights": weights.astype(np.float32),
         "row_ids": rows.row_ids,
+        **masks,
     }
     if targets.segment_ids is not None and targets.positions is not None:
         batch |= {"targets_segment_ids": targets.segment_ids, "targets_positions": targets.positions}

@@ -105,9 +105,9 @@ class LanguageModel(TextGenerator):
         check_several("texts", texts)
         if not len(texts):
             raise DataError("texts: there are none; expected one or more")
-        # A text alone has no prefix: every token is predicted.
+        # A text alone has no prefix and no marked answers: every token is predicted.
         config = dataclasses.replace(self.config, task=dataclasses.replace(self.config.task, prefix="none"))
-        columns = TASKS[config.task.name].columns(config)
+        columns = [column for column in TASKS[config.task.name].columns(config) if column.feature == "inputs"]
         encoded = encode_in_memory({"inputs": list(texts)}, columns, self.tokenizer)
         windows = scoring_windows(config, encoded, stream=False, end=end)
         return config, windows, windows_in_batches(config, windows, config.evaluation.tokens_per_batch)
