@@ -61,7 +61,8 @@ _SOURCE_LENGTHS = {"t5_small": 128}
 
 def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
     """Return the resolved config of the run to measure."""
-    fields = {name: getattr(arguments, name) for name in ("dtype", "scan_layers", "remat", "attention_implementation")}
+    names = ("dtype", "scan_layers", "remat", "attention_implementation", "layer_pattern", "layer_kinds")
+    fields = {name: getattr(arguments, name) for name in names}
     rate = arguments.dropout_rate
     if arguments.shape in FAMILIES and rate is not None:
         rates = {name: rate for name in DROPOUT_RATES if getattr(model_config(arguments.shape), name)}
@@ -170,6 +171,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "dtype": arguments.dtype,
         "dropout_rate": run.config.model.dropout_rate,
         "scan_layers": arguments.scan_layers,
+        "layer_pattern": arguments.layer_pattern,
         "remat": arguments.remat,
         "loss_chunks": arguments.loss_chunks,
         "attention_implementation": arguments.attention_implementation,
@@ -224,6 +226,8 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--dropout_rate", type=float, help="default: 0.1, or that of the published model")
     result.add_argument("--against_no_dropout", action="store_true", help="time steps without dropout by turns")
     result.add_argument("--scan_layers", action="store_true", help="loop over layers instead of unrolling them")
+    result.add_argument("--layer_pattern", default="", help="layers that differ, as model.layer_pattern")
+    result.add_argument("--layer_kinds", default="", help="what its letters change, as model.layer_kinds")
     result.add_argument("--remat", choices=("none", "dots", "full"), default="none")
     result.add_argument("--loss_chunks", type=int, default=1)
     result.add_argument("--accumulation_steps", type=int, default=1)

@@ -15,7 +15,7 @@ import pytest
 from image_support import write_config, write_npz
 from run_support import write_own_modules, written_files
 
-from benchmarks import decode, decode_cost, devices, input_pipeline, shapes, sweep, train_step
+from benchmarks import decode, decode_cost, devices, input_pipeline, shapes, sweep, token_cost, train_step
 from experiments.norm_placement import gradient_norms
 from experiments.parallelism import cost
 from transformer_jax.builtin import study_folder
@@ -65,6 +65,7 @@ def test_help_of_every_command(capsys, name, flag):
         (["benchmarks.train_step", "--help"], "--shape {tiny,small,base,gpt_char,gpt_small,"),
         (["benchmarks.decode", "--help"], "--beam_size"),
         (["benchmarks.decode_cost", "--help"], "--figure"),
+        (["benchmarks.token_cost", "--help"], "--after"),
         (["benchmarks.sweep", "--help"], "--num_workers"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
@@ -201,6 +202,16 @@ def test_the_costs_of_decoding_are_measured(nano, capsys, tmp_path, monkeypatch)
     assert result["fit"]["largest_error"] < 1e-6  # two stages are always on a line
 
 
+@pytest.mark.slow
+def test_the_cost_of_a_token_is_measured_for_every_mixer(capsys, monkeypatch):
+    monkeypatch.setitem(shapes.LANGUAGE_MODELS["gpt_char"], "num_decoder_layers", 1)
+    monkeypatch.setattr(token_cost, "STEPS", 2)
+    result = measured(token_cost, capsys, "--shape=gpt_char", "--after", "3", "5", "--repeats=1")
+    for mixer, of_length in result["ms_per_token"].items():
+        assert of_length.keys() == {"3", "5"}
+        assert result["longest_to_shortest"][mixer] == pytest.approx(of_length["5"] / of_length["3"])
+
+
 def test_costs_need_two_stages(nano, capsys):
     for limit in ("128", "300"):
         with pytest.raises(SystemExit):
@@ -239,6 +250,7 @@ PROGRAMS = {
     "benchmarks.train_step": train_step,
     "benchmarks.decode": decode,
     "benchmarks.decode_cost": decode_cost,
+    "benchmarks.token_cost": token_cost,
     "benchmarks.input_pipeline": input_pipeline,
     "benchmarks.sweep": sweep,
     "experiments.norm_placement.gradient_norms": gradient_norms,
