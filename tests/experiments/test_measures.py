@@ -14,7 +14,7 @@ from data_support import EOS_ID, PAD_ID, encoded_pairs
 from labelled_support import config as labelled_config
 from labelled_support import data_of
 from matplotlib.figure import Figure
-from support import as_batch, random_params
+from support import as_batch, random_params, tiny
 
 from experiments.architectures import by_length
 from experiments.attention_scale import softmax
@@ -28,6 +28,7 @@ from experiments.normalisation import mismatch
 from experiments.order import permuted
 from experiments.parallelism import cost, tables
 from experiments.positions.order import loss_of_shuffled_sources, shuffled
+from experiments.windows.reach import reach_by_gradient
 from transformer_jax.config import DataConfig, EvaluationConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.evaluation.evaluator import Evaluator
@@ -478,3 +479,11 @@ def test_losses_by_length_and_the_cost_of_running_averages(norm, tmp_path):
     cost = mismatch.statistics_mismatch(scorer, "valid", num_batches=2)
     assert (cost["mismatch/loss"] == 0) == (norm == "layernorm")
     assert ("mismatch/mean" in cost) == ("mismatch/variance" in cost) == (norm == "batchnorm")
+
+
+@pytest.mark.parametrize(("window", "layers", "expected"), [(3, 2, 4), (4, 3, 9), (None, 2, 11)])
+def test_layers_with_windows_reach_so_many_times_their_width(window, layers, expected):
+    """L (w - 1) tokens, and without a window the whole row of 12."""
+    fields = {"architecture": "decoder_only", "num_decoder_layers": layers, "tie_output": False, "scan_layers": True}
+    config = tiny(attention_window=window, **fields)
+    assert reach_by_gradient(config, random_params(config), 12) == expected

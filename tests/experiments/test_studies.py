@@ -97,6 +97,11 @@ VARIED = {
         *("model.num_heads", "model.num_kv_heads", "model.head_dim", "model.value_head_dim"),
         *("data.max_length", "data.tokens_per_batch"),
     },
+    "windows": {"model.attention_window", "data.recall_gap"},
+    "mixers_first_look": {
+        *("model.mixer", "model.layer_pattern", "model.layer_kinds", "model.mlp_dim"),
+        *("data.recall_pairs", "data.recall_length"),
+    },
     "from_2017_to_llama3": {
         *("model.norm_position", "model.norm", "model.norm_epsilon", "model.position_encoding", "model.rotary_base"),
         *("model.activation", "model.mlp_dim", "model.use_bias", "model.num_kv_heads", "model.init"),
@@ -168,6 +173,11 @@ OVERRIDES = dict.fromkeys(STUDIES, SMALL | NARROW | SHALLOW) | {
     "long_range": {"model.emb_dim": "16", "data.num_train_pairs": "300", "data.num_eval_pairs": "10"}
     | {"training.num_train_steps": "2", "training.log_every_steps": "1", "optimizer.warmup_steps": "1"},
     "pretrained": {"data.max_length": "16", "data.num_buckets": "1"},
+    **dict.fromkeys(
+        ("windows", "mixers_first_look"),
+        {"data.num_train_pairs": "300", "data.num_eval_pairs": "10", "training.num_train_steps": "2"}
+        | {"training.log_every_steps": "1", "optimizer.warmup_steps": "1"},
+    ),
     "generalisation": {"model.emb_dim": "32"}
     | {"model.vocab_size": "8", "data.num_buckets": "1", "optimizer.warmup_steps": "1"}
     | {"training.num_train_steps": "2", "training.log_every_steps": "1"},

@@ -1,0 +1,1 @@
+"""Does an encoder know the order of its tokens before it has learned anything?"""
