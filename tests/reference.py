@@ -42,6 +42,49 @@ def attention(
     return output, weights
 
 
+def gated_delta_rule(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, decay: np.ndarray, strength: np.ndarray, state: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Yang et al. 2024, equation 10 transposed, one token and one head at a time.
+
+    [B, T, N, H], [B, T, N, H], [B, T, N, Hv], [B, T, N], [B, T, N] and the state before, [B, N, H, Hv]; the outputs
+    [B, T, N, Hv] and the state after.
+    """
+    state, output = state.copy(), np.zeros(value.shape)
+    for b, t, n in np.ndindex(*value.shape[:3]):
+        k, beta = key[b, t, n], strength[b, t, n]
+        erase = np.eye(len(k)) - beta * np.outer(k, k)
+        state[b, n] = decay[b, t, n] * erase @ state[b, n] + beta * np.outer(k, value[b, t, n])
+        output[b, t, n] = query[b, t, n] @ state[b, n]
+    return output, state
+
+
+def gated_delta(config: Any, p: Any, x: np.ndarray) -> np.ndarray:
+    """Yang et al. 2024, section 3.4, and the authors' code: the mixer of one text after the other, x [B, T, D]."""
+
+    def mapped(name: str) -> np.ndarray:
+        y = np.tensordot(x, p[name]["kernel"], 1)
+        return y + p[name]["bias"] if "bias" in p[name] else y
+
+    batch, length, _ = x.shape
+    joined = np.concatenate([mapped(name) for name in ("query", "key", "value")], -1)
+    kernel = p["convolution"]["kernel"]
+    convolved = np.zeros(joined.shape)
+    for b, t, tap in np.ndindex(batch, length, len(kernel)):
+        if (source := t - tap) >= 0:
+            convolved[b, t] += kernel[len(kernel) - 1 - tap] * joined[b, source]
+    convolved = activation("silu", convolved)
+    query, key, value = np.split(convolved, [config.head_dim, 2 * config.head_dim], -1)
+    query, key = (y / np.sqrt((y**2).sum(-1, keepdims=True) + 1e-6) for y in (query, key))
+    decay = np.exp(-np.exp(p["decay"]["scale"]) * np.log1p(np.exp(mapped("decay"))))
+    state = np.zeros((batch, config.num_heads, config.head_dim, config.value_head_dim))
+    strength = 1 / (1 + np.exp(-mapped("strength")))
+    output, _ = gated_delta_rule(query / math.sqrt(config.head_dim), key, value, decay, strength, state)
+    output = output / np.sqrt((output**2).mean(-1, keepdims=True) + config.norm_epsilon) * p["norm"]["scale"]
+    y = np.tensordot(output * activation("silu", mapped("gate")), p["out"]["kernel"], 2)
+    return y + p["out"]["bias"] if config.use_bias else y
+
+
 def sinusoids(positions: np.ndarray, dim: int) -> np.ndarray:
     """Section 3.5, one number at a time."""
     table = np.zeros((*positions.shape, dim))
@@ -99,15 +142,21 @@ def activation(name: str, x: np.ndarray) -> np.ndarray:
     return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
-def layer_config(config: Any, index: int) -> Any:
-    """The config of one layer, for patterns without `|` that are the same in both stacks."""
+def layer_config(config: Any, index: int, depth: int) -> Any:
+    """The config of one layer, for patterns that are the same in both stacks."""
     if not config.layer_pattern:
         return config
-    letter = config.layer_pattern[index % len(config.layer_pattern)]
+    repeated, _, last = config.layer_pattern.partition("|")
+    letter = last[index - depth] if index >= depth - len(last) else repeated[index % len(repeated)]
     kinds = dict(kind.split(":") for kind in config.layer_kinds.split(";"))
     of_kind = {name.strip(): text for name, text in kinds.items()}[letter]
     settings = dict(part.split("=") for part in of_kind.split(",") if "=" in part)
-    read = {"attention_window": int, "rotary_base": float, "attention_rotates": lambda text: text == "true"}
+    read = {
+        "attention_window": int,
+        "rotary_base": float,
+        "attention_rotates": lambda text: text == "true",
+        "mixer": str,
+    }
     values = {name.strip(): read[name.strip()](text.strip()) for name, text in settings.items()}
     return dataclasses.replace(config, layer_pattern="", layer_kinds="", **values)
 
@@ -175,14 +224,24 @@ class Model:
         x = self.drop(x, "embedding")
         weights = []
         num_layers = config.num_encoder_layers if name == "encoder" else config.num_decoder_layers
+        configs = [layer_config(config, i, num_layers) for i in range(num_layers)]
+        folders = ["layers" if own.mixer == "attention" else f"layers_{own.mixer}" for own in configs]
         for i in range(num_layers):
-            p, own_config = self.layer(self.params[name]["layers"], i), layer_config(config, i)
-            x, own = self.residual(
-                p.get("self_attention_residual", {}),
-                x,
-                lambda y, p=p, c=own_config: self.self_attention(c, p, y, positions, mask, bias),
-            )
-            weights.append({"self_attention": own})
+            own_config = configs[i]
+            p = self.layer(self.params[name][folders[i]], folders[:i].count(folders[i]))
+            weights.append({})
+            if own_config.mixer == "gated_delta":
+                x, _ = self.residual(
+                    p.get("gated_delta_residual", {}),
+                    x,
+                    lambda y, p=p, c=own_config: (gated_delta(c, p["gated_delta"], y), None),
+                )
+            else:
+                x, weights[-1]["self_attention"] = self.residual(
+                    p.get("self_attention_residual", {}),
+                    x,
+                    lambda y, p=p, c=own_config: self.self_attention(c, p, y, positions, mask, bias),
+                )
             if memory is not None:
                 x, weights[-1]["cross_attention"] = self.residual(
                     p.get("cross_attention_residual", {}),
@@ -220,6 +279,11 @@ class Model:
 
     def heads(self, config, p, x, y, positions, mask, bias):
         query, key, value = self.project(p["query"], x), self.project(p["key"], y), self.project(p["value"], y)
+        if config.qk_norm == "rms":
+            query, key = (
+                x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_epsilon) * p[name]["scale"]
+                for x, name in ((query, "query_norm"), (key, "key_norm"))
+            )
         if positions is not None and config.position_encoding == "rotary" and config.attention_rotates:
             query = rotated(query, positions, config.rotary_base)
             key = rotated(key, positions, config.rotary_base)

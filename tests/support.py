@@ -54,8 +54,30 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "embedding_norm": (False, True),
     "token_types": (0, 3),
     "scan_layers": (False, True),
+    "qk_norm": choices("qk_norm"),
     "layer_kinds": ("", "A: attention_window=3, rotary_base=50; B: attention_rotates=false"),
 }
+
+
+HYBRIDS: tuple[dict[str, Any], ...] = (
+    {
+        "num_decoder_layers": 5,
+        "layer_pattern": "GA",
+        "layer_kinds": "G: mixer=gated_delta; A: attention_window=3",
+        "position_encoding": "rotary",
+        "norm_position": "pre",
+    },
+    {
+        "num_decoder_layers": 3,
+        "layer_pattern": "A|GG",
+        "layer_kinds": "G: mixer=gated_delta; A:",
+        "value_head_dim": 3,
+        "use_bias": False,
+        "scan_layers": True,
+        "qk_norm": "rms",
+    },
+)
+"""Decoders with layers of two structures: a state between, and before, layers with keys and values."""
 
 
 def tiny(**fields: Any) -> ModelConfig:

@@ -150,7 +150,10 @@ USES = {
     "task.name": lambda _, value: TASKS.config_class(value),
     **{
         f"model.{field}": lambda _, value, field=field: model(field, value)
-        for field in ("norm_position", "norm", "position_encoding", "activation", "init", "dtype", "remat")
+        for field in (
+            *("norm_position", "norm", "position_encoding", "activation", "init", "dtype", "remat"),
+            *("qk_norm", "mixer"),
+        )
     },
     **{
         f"model.{field}": lambda _, value, field=field: recurrent(field, value)
@@ -165,6 +168,9 @@ USES = {
         ModelConfig(architecture="recurrent", recurrent_implementation=value)
     ),
     "data.source": lambda _, value: load_source(DataConfig(source=value, num_train_pairs=100, num_eval_pairs=10)),
+    "data.recall_order": lambda _, value: load_source(
+        DataConfig(source="recall", num_train_pairs=100, recall_order=value)
+    ).split("train"),
     "data.format": lambda tmp_path, value: text_source(tmp_path, format=value),
     "data.encoding": lambda tmp_path, value: text_source(tmp_path, encoding=value),
     "data.misplaced_answers": questions,

@@ -85,6 +85,8 @@ def other_value(field):
         return not field.default
     if isinstance(field.default, float) and field.default <= 1.0:
         return 0.5  # rates
+    if isinstance(field.default, str):
+        return "S:"
     if field.default is None:  # derived from others, which may get the same value
         return len(field.name)
     return field.default + 1

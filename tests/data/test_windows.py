@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.batching import BatchShape, Rows
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.tokenizers.tokenizer import OWN_SPECIAL_IDS
 from transformer_jax.data.windows import WindowPlan, divided_into_windows, in_windows
@@ -52,6 +53,23 @@ def test_windows_within_documents():
     assert windows.take("targets", rows, 3).tolist() == [[100, 101, 102], [103, 104, 0], [105, 106, 0]]
     assert windows.take("decoder_inputs", rows, 3).tolist() == [[3, 100, 101], [102, 103, 0], [3, 105, 0]]
     assert windows.values("text", rows).tolist() == [0, 0, 2]
+
+
+def test_marks_of_counted_tokens_are_cut_like_the_tokens():
+    split = split_of(5, 2)
+    marks = RaggedIds(np.array([0, 1, 1, 1, 1, 1, 0], np.uint8), np.array([0, 5, 7]))
+    marked = split.with_columns({"ids": split.ragged("ids"), "counted": marks})
+    windows = in_windows(marked, "ids", START_ID, 3, 1, stream=False)
+    rows = np.arange(windows.num_examples)
+    assert windows.take("counted", rows, 3).tolist() == [[0, 1, 1], [1, 1, 1], [1, 0, 0]]
+    lengths = windows.lengths("targets")
+    shape = BatchShape(len(rows), (("targets", 3),))
+    batch = window_arrays(CONFIG, windows, Rows(rows, np.ones_like(rows), rows, packed=False), shape, None)
+    assert batch["weights"].tolist() == [[0, 1, 1], [0, 1, 1], [1, 0, 0]]  # window 2 begins with one of context
+    assert batch["targets_mask"].sum(1).tolist() == lengths.tolist()
+    others = split.with_columns({"ids": split.ragged("ids"), "counted": RaggedIds(marks.ids, np.array([0, 4, 7]))})
+    with pytest.raises(DataError, match="text 1 has 5 tokens, but 4 numbers that say which ones count"):
+        in_windows(others, "ids", START_ID, 3, stream=False)
 
 
 def test_windows_of_the_stream_cross_the_ends_of_documents():

@@ -68,6 +68,8 @@ DRAWN = {
     "rotary_base": ({"position_encoding": "rotary"}, 1e4, 5e5),
     "attention_rotates": ({"position_encoding": "rotary"}, True, False),
     "attention_window": ({}, None, 4),
+    "qk_norm": ({}, "none", "rms"),
+    "mixer": ({"architecture": "decoder_only"}, "attention", "gated_delta"),
     "layer_pattern": ({"layer_kinds": "S: attention_window=2; L:"}, "S", "SL"),
     "layer_kinds": ({"layer_pattern": "S"}, "S: attention_window=2", "S: attention_window=4"),
     "relative_num_buckets": (RELATIVE, 32, 16),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from reference import Model
 from support import (
+    HYBRIDS,
     as_batch,
     assert_close,
     covering_params,
@@ -92,7 +93,13 @@ def together(packed):
 # --- against the papers --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fields", covering_params(architecture=ARCHITECTURES, packed=(False, True)))
+WITH_STATES = [
+    pytest.param({**fields, "architecture": "decoder_only", "packed": packed}, id=f"{fields['layer_pattern']}-{packed}")
+    for fields, packed in zip(HYBRIDS, (True, False), strict=True)
+]
+
+
+@pytest.mark.parametrize("fields", [*covering_params(architecture=ARCHITECTURES, packed=(False, True)), *WITH_STATES])
 def test_logits_and_weights_equal_the_float64_reference(fields):
     """The reference sees every example alone: padding, other rows and packed neighbours change nothing."""
     packed = fields["packed"]
@@ -118,7 +125,9 @@ def test_logits_and_weights_equal_the_float64_reference(fields):
             layers = model.weights if stack == "decoder" else model.memory_weights
             keys = slots["encoder" if attention == "cross_attention" else stack]
             of_row = np.asarray(found)[:, places[stack], :, slots[stack]]  # [L, N, T, S]
-            assert_close(of_row[..., keys], np.stack([layer[attention][0] for layer in layers]), tolerance)
+            assert_close(
+                of_row[..., keys], np.stack([layer[attention][0] for layer in layers if attention in layer]), tolerance
+            )
             assert not np.delete(of_row, np.r_[keys], axis=-1).any(), "weights outside of the example"
 
 

@@ -46,6 +46,8 @@ CHANGES = {
     "rotary_base": (100.0, {"position_encoding": "rotary"}),
     "attention_rotates": (False, {"position_encoding": "rotary"}),
     "attention_window": (2, {}),
+    "qk_norm": ("rms", {}),
+    "mixer": ("gated_delta", {"architecture": "decoder_only"}),
     "layer_pattern": ("AB", {"layer_kinds": "A: attention_window=2; B:", "num_encoder_layers": 2}),
     "layer_kinds": ("A: attention_window=2", {"layer_pattern": "A", "layer_kinds": "A: attention_window=3"}),
     "relative_num_buckets": (8, {"position_encoding": "relative"}),

@@ -15,7 +15,7 @@ from support import assert_close, forward, make_batch, random_params, slow_but, 
 from transformer_jax.config import ExperimentConfig, layer_configs, layer_letters
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
-from transformer_jax.models.flops import visible_pairs
+from transformer_jax.nn.attention import visible_pairs
 from transformer_jax.nn.dropout import Dropout, DropoutRates, fold_dropout
 from transformer_jax.nn.layer import Layer
 from transformer_jax.nn.layer_inputs import LayerInputs
@@ -189,7 +189,7 @@ def test_visible_pairs_are_those_of_the_mask(causal):
         for window in (None, 1, 2, 4, 9, 20):
             mask = window_mask(positions, positions, length if window is None else window)
             mask = mask & causal_mask(length) if causal else mask
-            assert visible_pairs(length, window, causal) == int(mask.allowed.sum())
+            assert visible_pairs(tiny(attention_window=window), length, causal) == int(mask.allowed.sum())
 
 
 def test_equal_operations_count_each_layer_by_its_window():
@@ -213,7 +213,7 @@ def test_masks_of_windows_are_told_to_the_choice_of_kernels():
         "decoder self-attention": "causal",
         "cross-attention": "lengths",
     }
-    assert kinds == plain | {"encoder self-attention": "any", "decoder self-attention in a window": "any"}
+    assert kinds == plain | {"encoder self-attention": "any", "decoder self-attention, other mask": "any"}
 
 
 def test_layers_read_positions_and_not_places():

@@ -105,7 +105,7 @@ CHOICES = [
     (GPU, "causal", "gpu", "cudnn", "on a GPU, with a causal mask"),
     (GPU, "lengths", "gpu", "cudnn", "on a GPU, with a mask of lengths"),
     (GPU, "none", "gpu", "cudnn", "on a GPU, with no mask"),
-    (GPU, "any", "gpu", "xla", "the mask of packed rows as a bias"),
+    (GPU, "any", "gpu", "xla", "mask of packed rows or of a window as a bias"),
     (GPU | {"head_dim": 12}, "causal", "gpu", "xla", "head_dim=12"),
     (GPU | {"head_dim": 256}, "causal", "gpu", "xla", "head_dim=256"),
     (GPU | {"position_encoding": "relative"}, "causal", "gpu", "xla", "position_encoding='relative'"),

@@ -1,17 +1,21 @@
 """`optimizer.layer_decay` and `optimizer.freeze`: which parameters are trained, and how fast."""
 
+import importlib.util
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import HYBRIDS, tiny
+from support import shapes as stack_shapes
 from training_support import compiled_gradient, compiled_step, distance, identical, small_config, start, uneven_batch
 
 from transformer_jax.checkpoints.checksums import by_path
 from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.config import OptimizerConfig, parse_freeze
+from transformer_jax.config import OptimizerConfig, layer_numbers, parse_freeze
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import init_params, parameter_axes
 from transformer_jax.parallel.rules import shardings
@@ -50,6 +54,59 @@ def test_multipliers_by_depth():
         elif "/layers/" in path:
             assert values == ([0.25, 0.5] if path.startswith("encoder") else [0.125, 0.25, 0.5]), path
     assert {"output/kernel", "encoder/final_norm/scale", "head/embedding/kernel"} < set(found)
+
+
+HYBRID = tiny(architecture="decoder_only", **HYBRIDS[0])  # G A G A G
+
+
+def test_layers_of_several_structures_count_by_their_number_in_the_stack():
+    """Not by their place among those of their kind: layer l of 5 has 2^-(5 - l)."""
+    found = by_path(multipliers(stack_shapes(HYBRID), 0.5, layer_numbers(HYBRID)))
+    assert np.ravel(found["decoder/layers_gated_delta/gated_delta/out/kernel"]).tolist() == [2**-5, 2**-3, 2**-1]
+    assert np.ravel(found["decoder/layers/self_attention/out/kernel"]).tolist() == [2**-4, 2**-2]
+    assert found["embedding/embedding"] == 2**-6
+    assert found["decoder/final_norm/scale"] == 1
+
+
+@pytest.mark.parametrize(
+    ("freeze", "states", "attentions"),
+    [("decoder/layers:3", [4], [3]), ("decoder/layers:1", [2, 4], [1, 3]), ("decoder/layers_gated_delta", [], [1, 3])],
+)
+def test_the_first_layers_are_frozen_whatever_their_structure(freeze, states, attentions):
+    params = jax.tree.map(jnp.asarray, init_params(HYBRID, 0))
+    trained = by_path(trained_part(freeze, params, layer_numbers(HYBRID)))
+    for folder, part, layers in (
+        ("layers_gated_delta", "gated_delta", states),
+        ("layers", "self_attention", attentions),
+    ):
+        path = f"decoder/{folder}/{part}/out/kernel"
+        whole = by_path(params)[path]
+        rows = [layer_numbers(HYBRID)[f"decoder/{folder}"].index(layer) for layer in layers]
+        if rows:
+            np.testing.assert_array_equal(trained[path], whole[np.array(rows)])
+        else:
+            assert path not in trained
+    part = trained_part(freeze, params, layer_numbers(HYBRID))
+    assert identical(with_trained(freeze, params, part, layer_numbers(HYBRID)), params)
+
+
+def test_all_layers_are_frozen_whatever_their_structure():
+    trained = by_path(trained_part("decoder/layers", stack_shapes(HYBRID), layer_numbers(HYBRID)))
+    assert not [path for path in trained if path.startswith("decoder/layers")]
+
+
+def test_a_layer_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError, match=r"'decoder/layers:6' needs 6 layers, but decoder/layers.* has 5"):
+        trained_part("decoder/layers:6", stack_shapes(HYBRID), layer_numbers(HYBRID))
+
+
+def test_the_rate_and_the_decay_of_every_parameter_are_as_recorded():
+    """`python tests/golden/labels.py > tests/golden/labels.txt` renews them: read the difference."""
+    golden = Path(__file__).parents[1] / "golden"
+    spec = importlib.util.spec_from_file_location("labels", golden / "labels.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.labels() == (golden / "labels.txt").read_text()
 
 
 def test_a_relative_bias_has_the_full_rate_and_a_table_of_the_source_the_lowest():

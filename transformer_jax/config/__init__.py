@@ -39,7 +39,7 @@ from transformer_jax.config.layers import (
     parse_kinds,
     per_layer_fields,
 )
-from transformer_jax.config.model import DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, STATEFUL_MIXERS, ModelConfig
+from transformer_jax.config.model import ATTENTION, DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, ModelConfig
 from transformer_jax.config.problems import config_error, problems_of, unread_by
 from transformer_jax.config.sections import base_type, field_types, section_class, walk
 from transformer_jax.config.similar_names import close_names, nearest
@@ -65,6 +65,7 @@ from transformer_jax.config.training import (
 )
 
 __all__ = [
+    "ATTENTION",
     "DROPOUT_RATES",
     "EXTENSIBLE",
     "LAYERS",
@@ -73,7 +74,6 @@ __all__ = [
     "RECURRENT",
     "SAMPLES_TOGETHER",
     "SOURCE_TO_TARGET",
-    "STATEFUL_MIXERS",
     "DataConfig",
     "DecodeConfig",
     "EvaluationConfig",

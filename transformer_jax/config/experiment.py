@@ -11,11 +11,11 @@ from typing import Any
 
 from transformer_jax import trust
 from transformer_jax.config.conversion import from_mapping, to_config_dict
-from transformer_jax.config.data import IMAGE_SOURCES, DataConfig
+from transformer_jax.config.data import IMAGE_SOURCES, RECALL, DataConfig
 from transformer_jax.config.decode import GENERATING, DecodeConfig, parse_ids
 from transformer_jax.config.fields import number, section
-from transformer_jax.config.layers import unread_in_kinds
-from transformer_jax.config.model import DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, ModelConfig
+from transformer_jax.config.layers import mixers_in_layers, unread_in_kinds
+from transformer_jax.config.model import ATTENTION, DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, ModelConfig
 from transformer_jax.config.problems import config_error, problems_of, unread_by
 from transformer_jax.config.sections import field_types, loaded_classes, section_class, walk, with_section_classes
 from transformer_jax.config.task import TaskConfig
@@ -121,6 +121,7 @@ class ExperimentConfig:
         optimizer, training, data = self.optimizer, self.training, self.data
         yield from self._task_problems()
         yield from self._input_problems()
+        yield from self._recall_problems()
         yield from self._label_problems()
         yield from self._decode_problems()
         yield from self._recurrent_problems()
@@ -177,11 +178,21 @@ class ExperimentConfig:
             yield f"data.source_locale and data.target_locale are both '{data.source_locale}'"
         yield from self._vocabulary_problems()
         yield from unread_in_kinds(self)
+        yield from self._mixer_problems()
         if self.evaluation.average_checkpoints > training.keep_last:
             yield (
                 f"evaluation.average_checkpoints={self.evaluation.average_checkpoints} exceeds "
                 f"training.keep_last={training.keep_last}"
             )
+
+    def _mixer_problems(self) -> Iterator[str]:
+        stateful = [mixer for mixer in mixers_in_layers(self.model) if mixer != ATTENTION]
+        for name, causal in (("prefix", "none"), ("source_mask", "causal")):
+            if stateful and (value := getattr(self.task, name)) != causal:
+                yield (
+                    f"model.mixer='{stateful[0]}' reads in one direction; task.{name}='{value}' needs attention in "
+                    f"both: set task.{name}={causal}, or model.mixer=attention"
+                )
 
     def _vocabulary_problems(self) -> Iterator[str]:
         model, separate = self.model, self.data.separate_tokenizers
@@ -254,6 +265,27 @@ class ExperimentConfig:
             yield (
                 f"data.source='{source}' has text, but model.inputs='patches' reads images; choose one of "
                 f"{', '.join(IMAGE_SOURCES)}"
+            )
+
+    def _recall_problems(self) -> Iterator[str]:
+        """Yield the problems of rows of keys and values with other sections."""
+        data, task = self.data, self.task
+        if data.source != RECALL:
+            return
+        if task.name != "language_model" and _table(TaskConfig, "name").is_built_in(task.name):
+            yield f"data.source='{RECALL}' has rows for task.name='language_model', not '{task.name}'"
+        needed = data.recall_vocab_size()
+        if self.model.inputs == "tokens" and self.model.vocab_size < needed:
+            yield (
+                f"model.vocab_size={self.model.vocab_size} is less than the {needed} ids of data.source='{RECALL}' "
+                f"with data.recall_keys={data.recall_keys}"
+            )
+        if task.prefix != "none":
+            yield f"task.prefix='{task.prefix}' cannot be used with data.source='{RECALL}', which counts answers alone"
+        if (self.evaluation.max_length or data.max_length) <= data.recall_length < data.max_length:
+            yield (
+                f"evaluation.max_length={self.evaluation.max_length} cuts rows of data.recall_length="
+                f"{data.recall_length} words and their end"
             )
 
     def _task_problems(self) -> Iterator[str]:

@@ -229,6 +229,19 @@ def unread_in_kinds(config: Any) -> Iterator[str]:
         )
 
 
+def mixers_in_layers(config: Any) -> list[str]:
+    """Return the values of `mixer` of a ModelConfig and of its kinds; if these are not valid, that of the config.
+
+    With a pattern for every stack, the value of the config counts only where a kind leaves it.
+    """
+    try:
+        kinds, patterns = kind_configs(config), parse_pattern(config.layer_pattern)
+    except ValueError:
+        return [config.mixer]
+    own = [] if all(stack in patterns for stack in config.stacks) else [config.mixer]
+    return list(dict.fromkeys([*own, *(kind.mixer for kind in kinds.values())]))
+
+
 def kind_configs(config: Any) -> dict[str, Any]:
     """Return the config of every kind of a ModelConfig, by its letter.
 

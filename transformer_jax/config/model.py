@@ -24,8 +24,8 @@ _NORMS = "transformer_jax.nn.norms:NORMS"
 _ENCODER_ONLY = {_ARCHITECTURE: ("encoder_only",)}
 NORMS_OVER_BATCH = ("batchnorm",)
 """The values of `model.norm` whose statistics are over the tokens of a batch: `nn.norms.NormKind.over_batch`."""
-STATEFUL_MIXERS = ("gated_delta",)
-"""The values of `model.mixer` that keep a state in place of keys and values: they read in one direction only."""
+ATTENTION = "attention"
+"""The value of `model.mixer` whose state of decoding is keys and values. All others read in one direction only."""
 _NORMALISED = _OF_TRANSFORMERS | {"model.norm": Choices(_NORMS, without=("none",))}
 _TOKENS = {"model.inputs": ("tokens",)}
 _PATCHES = {"model.inputs": ("patches",)}
@@ -162,9 +162,17 @@ class ModelConfig:
         "`rotary`: rotate queries and keys; false in some layers of a decoder: they see no positions (NoPE)",
         read_by=_OF_TRANSFORMERS | {"model.position_encoding": ("rotary",)},
         per_layer=True,
+        of_attention=True,
+    )
+    qk_norm: str = choice(
+        "none",
+        "transformer_jax.nn.attention:QK_NORMS",
+        "norm of queries and keys, with gains that all heads share: `rms` over each head, before the rotation",
+        read_by=_OF_TRANSFORMERS,
+        of_attention=True,
     )
     mixer: str = choice(
-        "attention",
+        ATTENTION,
         "transformer_jax.nn.mixers:MIXERS",
         "what moves information between the tokens of a layer; nn/mixers.py",
         read_by=_OF_TRANSFORMERS,
@@ -178,6 +186,7 @@ class ModelConfig:
         1,
         read_by=_OF_TRANSFORMERS | _TOKENS,
         per_layer=True,
+        of_attention=True,
     )
     relative_num_buckets: int = number(32, "`relative`: number of distance buckets", 4, read_by=_OF_TRANSFORMERS)
     relative_max_distance: int = number(
@@ -470,7 +479,7 @@ class ModelConfig:
         for name in ("num_encoder_layers", "num_decoder_layers"):
             if self.architecture in TRANSFORMERS and not getattr(self, name):
                 yield f"{name}=0: only architecture='{RECURRENT}' has stacks without layers; expected at least 1"
-        if self.mixer in STATEFUL_MIXERS and self.architecture != "decoder_only":
+        if self.mixer != ATTENTION and self.architecture != "decoder_only":
             yield (
                 f"mixer='{self.mixer}' cannot be used with architecture='{self.architecture}': it reads in one "
                 "direction, and has no cross-attention beside it; use architecture='decoder_only'"

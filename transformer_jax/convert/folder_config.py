@@ -7,16 +7,16 @@ transformers does not read changes nothing there, so it is ignored here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from transformer_jax.config import DROPOUT_RATES, ModelConfig, TaskConfig, field_types, nearest
+from transformer_jax.config import DROPOUT_RATES, RECURRENT, ModelConfig, TaskConfig, field_types, nearest
 from transformer_jax.convert import keys
 from transformer_jax.convert.families import CLASSES, FAMILIES
 from transformer_jax.convert.tables import (
-    COMMON_FIXED,
     COMMON_IGNORED,
     COMMON_REQUIRED,
     GENERATION,
@@ -334,9 +334,7 @@ def _other_head(family: Family, task: TaskConfig) -> list[str]:
 def unsaid(family: Family, config: ModelConfig) -> list[str]:
     """Return a line for every field that a family cannot express."""
     problems, first = [], {}
-    said = {key.ours for key in family.keys}
-    common = {name: value for name, value in COMMON_FIXED.items() if name not in said}
-    for name, value in {**common, **family.fixed}.items():
+    for name, value in {**unnamed(), **family.fixed}.items():
         expected = value(config) if callable(value) else value
         if getattr(config, name) != expected:
             problems.append(f"model.{name}={getattr(config, name)!r}: {family.label} has {expected!r}")
@@ -379,9 +377,30 @@ def closest(config: ModelConfig, task: TaskConfig) -> Family:
     return min(candidates, key=lambda family: len(unsaid(family, config)) + len(_other_head(family, task)))
 
 
+@functools.cache
+def unnamed() -> dict[str, Any]:
+    """Return the defaults of the fields of Transformers that no family names: none can express another value.
+
+    `rotary_base` is written by `Family.rope`, and read only with rotary positions; `init_range` is read at the start.
+    """
+    named = {name for family in CLASSES for name in (*(key.ours for key in family.keys), *family.fixed)}
+    return {
+        field.name: field.default
+        for field in dataclasses.fields(ModelConfig)
+        if field.name not in {*named, *TRAINING_ONLY, "rotary_base", "init_range"} and _is_of_texts(field)
+    }
+
+
+def _is_of_texts(field: dataclasses.Field) -> bool:
+    """Return whether Transformers that read tokens read a field."""
+    read_by = field.metadata.get("read_by", {})
+    of_transformers = {*read_by.get("model.architecture", ("decoder_only",))} - {RECURRENT}
+    return bool(of_transformers) and read_by.get("model.inputs") != ("patches",)
+
+
 def fields_without_meaning(family: Family) -> set[str]:
     """Return the fields of ModelConfig that a family neither reads nor writes; the tests say why each is right."""
-    known = {key.ours for key in family.keys} | set(family.fixed) | set(COMMON_FIXED) | set(TRAINING_ONLY)
+    known = {key.ours for key in family.keys} | set(family.fixed) | set(unnamed()) | set(TRAINING_ONLY)
     return {field.name for field in dataclasses.fields(ModelConfig)} - known
 
 

@@ -53,8 +53,8 @@ class Family:
     - once: `model_type`s under which some old files have this class.
     - init: the value of `model.init` for a model that is read.
     - keys, tensors: the table. Several keys may read or write the same one of theirs.
-    - fixed: the value of every other field that the model's outputs depend on, or a function of the config; see also
-      `COMMON_FIXED`.
+    - fixed: the value of every other field that the model's outputs depend on, or a function of the config. A field
+      that no family names has its default, see `folder_config.unnamed`.
     - required: keys whose value says something that our blocks cannot, with the values that we can read. The first
       value is written. because: what another value says, for some of them.
     - ignored: keys that transformers reads but that have no effect on the outputs, with the reason. Of the others that
@@ -153,14 +153,6 @@ COMMON_REQUIRED: dict[str, tuple[tuple[Any, ...], str]] = {
     "transformers_weights": ((None, "model.safetensors", "model.safetensors.index.json"), "names another file"),
 }
 """Keys that every family may have, with the values that we can read and what others say; they are not written."""
-
-COMMON_FIXED: Mapping[str, Any] = {
-    "layer_pattern": "",
-    "layer_kinds": "",
-    "attention_window": None,
-    "attention_rotates": True,
-}
-"""Values of fields in every family that has no key and no value of its own for them."""
 
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu",

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax.config import RECURRENT, ModelConfig
+from transformer_jax.config import LAYERS, RECURRENT, ModelConfig, layer_configs
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.tasks.batches.pair_rows import reads_source_two_way
@@ -150,12 +150,21 @@ def check_model(model: ModelConfig, params: Params) -> None:
     if model.architecture == RECURRENT:
         _recurrent_depths(model)
         return
-    layers = params.get("decoder", {}).get("layers", {})
-    if "self_attention" not in layers or ("encoder" in params) != ("cross_attention" in layers):
+    if model.is_transformer and "decoder" in model.stacks and not _attention_layers(model, "decoder"):
+        raise ConfigError(f"model.mixer='{model.mixer}': no layer of this model has attention to show")
+    folders = [part for name, part in params.get("decoder", {}).items() if name.split("_")[0] == LAYERS]
+    parts = {name for layers in folders for name in layers}
+    if "self_attention" not in parts or ("encoder" in params) != ("cross_attention" in parts):
         raise ConfigError(
             f"attention can be shown for encoder-decoders and decoder-only models; the parts of this model are "
             f"{', '.join(params)}"
         )
+
+
+def _attention_layers(model: ModelConfig, stack: str) -> list[int]:
+    """Return the numbers of the layers of a Transformer's stack that have attention."""
+    layers = layer_configs(model, stack, getattr(model, f"num_{stack}_layers"))
+    return [number for number, layer in enumerate(layers) if layer.mixer == "attention"]
 
 
 def _weights(generator: TextGenerator, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -165,7 +174,10 @@ def _weights(generator: TextGenerator, batch: Mapping[str, Any]) -> dict[str, np
 
 
 class Captured(NamedTuple):
-    """Logits [B, T, V] of a pass without dropout, and its attention weights, float32 [L, B, N, T, S] by kind."""
+    """Logits [B, T, V] of a pass without dropout, and its attention weights, float32 [L, B, N, T, S] by kind.
+
+    Layers without attention have NaN.
+    """
 
     logits: Array
     weights: dict[str, np.ndarray]
@@ -183,7 +195,19 @@ def capture(config: ModelConfig, params: Params, batch: Mapping[str, Any]) -> Ca
     """
     config = dataclasses.replace(config, attention_implementation="reference", remat="none")
     logits, weights = _forward(config, params, batch)
-    return Captured(logits, {kind: np.asarray(weights[kind], np.float32) for kind in KINDS if kind in weights})
+    found = {kind: np.asarray(weights[kind], np.float32) for kind in KINDS if kind in weights}
+    return Captured(logits, {kind: _of_all_layers(config, kind, array) for kind, array in found.items()})
+
+
+def _of_all_layers(config: ModelConfig, kind: str, weights: np.ndarray) -> np.ndarray:
+    """Return weights [L, ...] of all layers, NaN where a layer has no attention; weights: of those that have."""
+    stack = kind.partition("_")[0]
+    count = getattr(config, f"num_{stack}_layers") if config.is_transformer else len(weights)
+    if len(weights) == count:
+        return weights
+    result = np.full((count, *weights.shape[1:]), np.nan, np.float32)
+    result[_attention_layers(config, stack)] = weights
+    return result
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -245,7 +269,7 @@ class Selection(NamedTuple):
 def selection(model: ModelConfig, layer: int | None = None, head: int | None = None) -> Selection:
     """Return the selection of all layers and heads of a model, or of one layer and head, counted from 1.
 
-    Raises: ConfigError if there is no such layer or head.
+    Raises: ConfigError if there is no such layer or head, or the layer has no attention.
     """
     kinds, heads = [*KINDS], model.num_heads
     if model.architecture == RECURRENT:
@@ -261,8 +285,11 @@ def selection(model: ModelConfig, layer: int | None = None, head: int | None = N
         raise ConfigError(f"--head={head}: the model has heads 1 to {heads}")
     layers = {}
     for kind in kinds:
-        numbers = range(depths[kind.partition("_")[0]])
+        stack = kind.partition("_")[0]
+        numbers = _attention_layers(model, stack) if model.is_transformer else range(depths[stack])
         layers[kind] = [number for number in numbers if layer in (None, number + 1)]
+    if layer is not None and not any(layers.values()):
+        raise ConfigError(f"--layer={layer} has no attention; see `transformer-jax inspect` for the layers that have")
     return Selection(layers, [number for number in range(heads) if head in (None, number + 1)])
 
 

@@ -9,11 +9,20 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from transformer_jax.config import ExperimentConfig, ModelConfig, layer_letters, parse_kinds
+from transformer_jax.config import (
+    ATTENTION,
+    ExperimentConfig,
+    ModelConfig,
+    layer_configs,
+    layer_letters,
+    layer_numbers,
+    parse_kinds,
+)
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.nn.embeddings import TokenEmbedding
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.heads import MaskedLMHead, SequenceHead, TokenHead
+from transformer_jax.nn.mixers import MIXERS
 from transformer_jax.nn.norms import NORMS
 from transformer_jax.nn.patches import INPUTS, PatchEmbedding
 from transformer_jax.nn.positions import ENCODINGS
@@ -232,14 +241,26 @@ def _patches(config: ModelConfig) -> Iterator[Box]:
 def stack_parts(config: ExperimentConfig, stack: str, cross_attends: bool) -> Iterator[Part]:
     """Yield the layers of a stack, its final norm and its dropout."""
     model = config.model
-    number = {"encoder": model.num_encoder_layers, "decoder": model.num_decoder_layers}[stack]
-    layers = f"{stack}/layers"
-    sublayers = [
-        _sublayer(model, self_attention(config, stack), f"{layers}/self_attention_residual/"),
-        *([_sublayer(model, _cross_attention(model), f"{layers}/cross_attention_residual/")] if cross_attends else []),
-        _sublayer(model, _feed_forward(model, layers), f"{layers}/feed_forward_residual/"),
-    ]
-    yield Repeat(counted(number), tuple(part for sublayer in sublayers for part in sublayer))
+    layers = layer_configs(model, stack, getattr(model, f"num_{stack}_layers"))
+    for path, numbers in layer_numbers(model).items():
+        if not path.startswith(f"{stack}/"):
+            continue
+        first = layers[numbers[0]]
+        mixer = MIXERS[first.mixer].name
+        draw = self_attention(config, stack, path) if first.mixer == ATTENTION else _other_mixer(first, path)
+        sublayers = [
+            _sublayer(model, draw, f"{path}/{mixer}_residual/"),
+            *(
+                [_sublayer(model, _cross_attention(model), f"{path}/cross_attention_residual/")]
+                if cross_attends
+                else []
+            ),
+            _sublayer(model, _feed_forward(model, path), f"{path}/feed_forward_residual/"),
+        ]
+        title = counted(len(numbers))
+        if len(numbers) < len(layers):
+            title += f": {', '.join(map(str, numbers))}"
+        yield Repeat(title, tuple(part for sublayer in sublayers for part in sublayer))
     if NORM_POSITIONS[model.norm_position].final:
         yield from norm(model, f"{stack}/final_norm/")
     yield from dropout(model.final_dropout_rate)
@@ -257,20 +278,20 @@ def _sublayer(config: ModelConfig, block: Box, residual: str) -> list[Part]:
     return [Residual((*before, block, *dropout(config.dropout_rate))), *after]
 
 
-def self_attention(config: ExperimentConfig, stack: str) -> Box:
-    """Return the block of the attention of a stack to its own tokens."""
+def self_attention(config: ExperimentConfig, stack: str, path: str) -> Box:
+    """Return the block of the attention of a stack to its own tokens; path: of the parameters of its layers."""
     model = config.model
-    encoding, owns = ENCODINGS[model.position_encoding], [f"{stack}/layers/self_attention/"]
+    encoding, owns = ENCODINGS[model.position_encoding], [f"{path}/self_attention/"]
     rotated = bias = None
-    if encoding.rotate is not None and model.attention_rotates:
+    if encoding.rotate is not None:
         rotated = f"Q, K: {model.position_encoding}, base {model.rotary_base:,g}"
     if encoding.bias is not None:
         bias = f"B: {model.position_encoding}, {model.relative_num_buckets} buckets to {model.relative_max_distance}"
         owns.append(f"{stack}/relative_bias/")
     details = lines(
         *_mask_lines(config, _masks(model)[f"{stack} self-attention"]),
-        model.attention_window is not None and f"window {model.attention_window:,}",
         *_heads(model, bias is not None),
+        *_named_values(model),
         rotated,
         bias,
         *_attention_end(model),
@@ -279,10 +300,25 @@ def self_attention(config: ExperimentConfig, stack: str) -> Box:
     return Box("self-attention", details, "attention", tuple(owns))
 
 
+def _other_mixer(config: ModelConfig, path: str) -> Box:
+    """Return the block of a mixer without attention; path: of the parameters of its layers."""
+    heads = f"{config.num_heads} heads, d_k = {config.head_dim}, d_v = {config.value_head_dim}"
+    details = lines("a state in place of keys", "causal", heads, *_attention_end(config)[:1])
+    return Box(config.mixer.replace("_", " "), details, "attention", (f"{path}/{MIXERS[config.mixer].name}/",))
+
+
 def _masks(config: ModelConfig) -> Mapping[str, str]:
-    """Return the kind of mask of every attention by name, without windows."""
-    plain = dataclasses.replace(config, layer_pattern="", layer_kinds="", attention_window=None)
+    """Return the kind of mask of every attention by name, as if all layers had attention without fields of its own."""
+    own = {field.name: field.default for field in dataclasses.fields(config) if field.metadata.get("of_attention")}
+    plain = dataclasses.replace(config, layer_pattern="", layer_kinds="", mixer=ATTENTION, **own)
     return ARCHITECTURES[config.architecture].attention_kinds(plain)
+
+
+def _named_values(config: ModelConfig) -> Iterator[str]:
+    """Yield `NAME=VALUE` for fields of attention that are not at their defaults and that no other line says."""
+    for field in dataclasses.fields(config):
+        if field.metadata.get("of_attention") and (value := getattr(config, field.name)) != field.default:
+            yield f"{field.name}={value}"
 
 
 def _kind_lines(config: ModelConfig, stack: str) -> Iterator[str]:

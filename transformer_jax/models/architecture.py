@@ -21,6 +21,7 @@ from transformer_jax.models.decoder import Decoder
 from transformer_jax.nn.batch_norm import initial_running, statistics_of
 from transformer_jax.nn.collected import COLLECTED, added
 from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.mixers import MIXERS
 from transformer_jax.nn.stack import Features
 from transformer_jax.registry import Registry
 from transformer_jax.typing import Array, Axes, Batch, Params
@@ -104,7 +105,7 @@ class Architecture(abc.ABC):
     def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:
         """Return the kind of mask (`masks.AttentionMask.kind`) of every attention by name, for rows without packing.
 
-        Layers with a window are a name of their own if others have none; see `self_attention_kinds`.
+        Layers whose mask is of another kind, such as a window, have a name of their own; see `self_attention_kinds`.
         """
         return {}
 
@@ -117,14 +118,15 @@ def self_attention_kinds(config: ModelConfig, stack: str, kind: str) -> dict[str
     """Return the kinds of mask of the self-attention of a stack's layers by name; see `Architecture.attention_kinds`.
 
     Args:
-      stack: `encoder` or `decoder`; kind: that of a layer without a window.
+      stack: `encoder` or `decoder`; kind: that of the stack's mask.
     """
     layers = layer_configs(config, stack, getattr(config, f"num_{stack}_layers"))
-    have_window = {layer.attention_window is not None for layer in layers}
-    name = f"{stack} self-attention"
-    if have_window == {True, False}:
-        return {name: kind, f"{name} in a window": "any"}
-    return {name: "any" if True in have_window else kind}
+    found = [MIXERS[layer.mixer].mask_kind(layer, kind) for layer in layers]
+    name, kinds = (
+        f"{stack} self-attention",
+        sorted({own for own in found if own is not None}, key=lambda own: own != kind),
+    )
+    return {name if own in (kind, kinds[0]) else f"{name}, other mask": own for own in kinds}
 
 
 ARCHITECTURES: Registry[Architecture] = Registry(

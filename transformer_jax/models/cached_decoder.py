@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from transformer_jax.config import LAYERS, STATEFUL_MIXERS, ModelConfig, folder, layer_configs
+from transformer_jax.config import ATTENTION, LAYERS, ModelConfig, folder, layer_configs
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.decoder import TWO_WAY, Started, StepOutput, TokenDecoder
 from transformer_jax.nn.kv_cache import KVCache, LayerCache, grown
@@ -92,7 +92,7 @@ class CachedDecoder(TokenDecoder):
 
         Raises: ConfigError if a layer has a state instead, which is read in one direction only.
         """
-        if stateful := {config.mixer for config in self._configs} & {*STATEFUL_MIXERS}:
+        if stateful := {config.mixer for config in self._configs} - {ATTENTION}:
             raise ConfigError(f"model.mixer='{', '.join(stateful)}' reads prompts in one direction only")
         prompts, lengths = batch["prompts"], batch["prompt_lengths"]
         self.check_positions(prompts.shape[1])
@@ -188,7 +188,7 @@ class CachedDecoder(TokenDecoder):
 
     def reorder(self, cache: KVCache, parents: Array) -> KVCache:
         """Return the cache whose hypothesis w has the states of hypothesis parents[w] of its row; slots stay."""
-        if not any(config.mixer in STATEFUL_MIXERS for config in self._configs):
+        if not any(config.mixer != ATTENTION for config in self._configs):
             return cache
         return _with_states(cache, lambda x: jnp.take_along_axis(x, parents[(..., *[None] * (x.ndim - 2))], axis=1))
 

@@ -35,8 +35,8 @@ class StackCost(NamedTuple):
 
     @property
     def seen(self) -> Tokens:
-        """What the mixer of a layer reads, with all pairs of a query and a key."""
-        return Tokens(self.rows, self.length, self.tokens * self.length)
+        """What the mixer of a layer reads."""
+        return Tokens(self.rows, self.length, self.causal)
 
 
 def encoder_decoder_stacks(config: ModelConfig, rows: int, widths: Mapping[str, int]) -> tuple[StackCost, ...]:
@@ -103,25 +103,7 @@ def hidden_flops(stacks: Sequence[StackCost]) -> int:
 
     A causal mask hides later keys, and a layer's window keys outside of it.
     """
-    total = 0
-    for stack in stacks:
-        for layer in stack.layers:
-            pairs = stack.rows * visible_pairs(stack.length, layer.attention_window, stack.causal)
-            flops = MIXERS[layer.mixer].flops
-            total += flops(layer, stack.seen) - flops(layer, stack.seen._replace(pairs=pairs))
-    return 3 * total
-
-
-def visible_pairs(length: int, window: int | None, causal: bool) -> int:
-    """Return the number of pairs of a query and a key, among T tokens, that are less than `window` apart.
-
-    Args:
-      window: None for no window. causal: count no pair with a later key.
-    """
-    reach = min(length, window or length)  # 1 + the largest distance
-    # Of T tokens, T - d pairs have a distance of d.
-    earlier = (reach - 1) * length - reach * (reach - 1) // 2
-    return length + (earlier if causal else 2 * earlier)
+    return 3 * sum(MIXERS[layer.mixer].hidden_flops(layer, stack.seen) for stack in stacks for layer in stack.layers)
 
 
 def _patches(config: ModelConfig, rows: int) -> int:
@@ -178,25 +160,27 @@ def activation_bytes(config: ModelConfig, stacks: Sequence[StackCost], loss_chun
     """
     config = config.resolved()
     element, width = jnp.dtype(config.dtype).itemsize, config.emb_dim
-    whole = [_whole_layer(layer, stack) for stack in stacks for layer in stack.layers]  # elements of each layer
+    whole = [_whole_layer(layer, stack) for stack in stacks for layer in stack.layers]  # bytes of each layer
     embeddings = element * 6 * width * sum(stack.tokens for stack in stacks)
     logits = 12 * stacks[-1].tokens * config.vocab_size // loss_chunks if config.inputs == "tokens" else 0
     if config.remat not in ("dots", "full"):
-        return element * sum(whole) + embeddings + logits
+        return sum(whole) + embeddings + logits
     kept = 0
     for stack in stacks:
         for layer in stack.layers:
             if config.remat == "full":
-                kept += stack.tokens * width
+                kept += element * stack.tokens * width
                 continue
-            kept += stack.tokens * (9 if stack.memory_length else 6) * width
-            kept += feed_forward.kept_elements(layer, stack.tokens) // 2 + stack.rows * stack.memory_length * 2 * width
-    return element * kept + embeddings + max(logits, *(element * elements for elements in whole))
+            kept += element * stack.tokens * (9 if stack.memory_length else 6) * width
+            kept += feed_forward.activation_bytes(layer, stack.tokens) // 2
+            kept += element * stack.rows * stack.memory_length * 2 * width
+    return kept + embeddings + max(logits, *whole)
 
 
 def _whole_layer(config: ModelConfig, stack: StackCost) -> int:
-    """Return the number of elements that the backward pass of a layer needs."""
-    total = stack.tokens * (24 if stack.memory_length else 14) * config.emb_dim
-    total += MIXERS[config.mixer].kept_elements(config, stack.seen)
-    total += attention.kept_elements(config, stack.tokens * stack.memory_length)
-    return total + feed_forward.kept_elements(config, stack.tokens)
+    """Return the bytes that the backward pass of a layer needs."""
+    width = (24 if stack.memory_length else 14) * config.emb_dim
+    total = jnp.dtype(config.dtype).itemsize * stack.tokens * width
+    total += MIXERS[config.mixer].kept_bytes(config, stack.seen)
+    total += attention.activation_bytes(config, stack.tokens * stack.memory_length)
+    return total + feed_forward.activation_bytes(config, stack.tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -14,9 +15,10 @@ from transformer_jax.nn.dropout import Dropout, drop, fold_dropout
 from transformer_jax.nn.initialisation import kernel_init, query_init, residual_kernel_init
 from transformer_jax.nn.kv_cache import KeyValue, LayerCache, append, cached_attention
 from transformer_jax.nn.layer_inputs import LayerInputs, LayerState, Mixed, Site
-from transformer_jax.nn.layer_values import EQUAL, LayerValues
+from transformer_jax.nn.layer_values import EQUAL, LayerValues, value_in
 from transformer_jax.nn.linear import Linear, fused, product_float32
 from transformer_jax.nn.masks import AttentionMask, window_mask
+from transformer_jax.nn.norms import HeadNorm, rms_norm
 from transformer_jax.nn.positions import ENCODINGS
 from transformer_jax.nn.softmax import masked_softmax
 from transformer_jax.typing import Activations, Array, Bias, Heads, Mask, Positions, Weights
@@ -76,11 +78,16 @@ def dot_product_attention(
     return Attended(output.reshape(B, T, N, value.shape[-1]), weights)
 
 
+QK_NORMS: dict[str, Callable[[Array, Array, float], Array] | None] = {"none": None, "rms": rms_norm}
+"""By the values of `model.qk_norm`: functions of (queries or keys, gains, epsilon)."""
+
+
 class MultiHeadAttention(nn.Module):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_N) W^O, head_n = Attention(x W_n^Q, y W_n^K, y W_n^V).
 
     Vaswani et al. 2017, section 3.2.2. Self-attention is the case y = x. The key bias adds the same number to
-    all logits of a query. So it has no effect on the output, and its gradient is exactly zero.
+    all logits of a query. So it has no effect on the output, and its gradient is exactly zero; but not with `qk_norm`,
+    which normalises queries and keys (Dehghani et al. 2023, section 2.2; with RMSNorm per head, Qwen3 and Gemma 3).
 
     num_sums: number of residual sums of the stack; initial values of the output projection may depend on it.
     """
@@ -95,6 +102,9 @@ class MultiHeadAttention(nn.Module):
         self.query = Linear(width, (config.num_heads, config.head_dim), bias, query_init(config))
         self.key = Linear(width, (config.num_kv_heads, config.head_dim), bias, init)
         self.value = Linear(width, (config.num_kv_heads, config.value_head_dim), bias, init)
+        if (norm := QK_NORMS[config.qk_norm]) is not None:
+            self.query_norm = HeadNorm(config.head_dim, config.norm_epsilon, norm)
+            self.key_norm = HeadNorm(config.head_dim, config.norm_epsilon, norm)
         residual_init = residual_kernel_init(config, self.num_sums)
         self.out = Linear((config.num_heads, config.value_head_dim), width, bias, residual_init)
 
@@ -106,21 +116,31 @@ class MultiHeadAttention(nn.Module):
         """
         config = self.config
         query, key, value = fused(x, [self.query, self.key, self.value])
+        query, key = self._query(query), self._key(key)
         rotate = ENCODINGS[config.position_encoding].rotate
-        if rotate is not None and (config.attention_rotates or values.rotates is not None):
-            base = config.rotary_base if values.rotary_base is None else values.rotary_base
-            # At position 0 nothing is rotated.
-            places = positions if values.rotates is None else positions * values.rotates
+        rotates = value_in(config, values, "attention_rotates")
+        if rotate is not None and rotates is not False:
+            base = value_in(config, values, "rotary_base")
+            places = positions if rotates is True else positions * rotates  # at position 0 nothing is rotated
             query, key = rotate(query, places, base), rotate(key, places, base)
         return Projected(query, KeyValue(key, value))
 
     def project_query(self, x: Activations) -> Heads:
         """Return queries [B, T, N, H] of x [B, T, D] to another stack's output."""
-        return self.query(x)
+        return self._query(self.query(x))
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeyValue:
         """Return keys and values of another stack's output, memory [B, S, D]."""
-        return KeyValue(*fused(memory, [self.key, self.value]))
+        key, value = fused(memory, [self.key, self.value])
+        return KeyValue(self._key(key), value)
+
+    def _query(self, query: Heads) -> Heads:
+        """Return queries as the logits read them, but for the rotation."""
+        return query if QK_NORMS[self.config.qk_norm] is None else self.query_norm(query)
+
+    def _key(self, key: Float[Array, "B S K H"]) -> Float[Array, "B S K H"]:
+        """Return keys as `_query` returns queries."""
+        return key if QK_NORMS[self.config.qk_norm] is None else self.key_norm(key)
 
     def attend(
         self,
@@ -182,7 +202,7 @@ class SelfAttention(MultiHeadAttention):
 
     def _mask(self, inputs: LayerInputs, values: LayerValues) -> AttentionMask | None:
         """Return the mask of the stack, within the window of this layer."""
-        window = self.config.attention_window if values.window is None else values.window
+        window = value_in(self.config, values, "attention_window")
         if window is None:
             return inputs.mask
         keys = inputs.positions if inputs.key_positions is None else inputs.key_positions
@@ -195,8 +215,22 @@ PARAMETER_AXES = {
     "(query|key|value)/bias": ("heads", None),
     "out/kernel": ("heads", None, "emb"),
     "out/bias": (None,),
+    "(query|key)_norm/scale": (None,),
 }
 """Logical axes of the parameters of `MultiHeadAttention`, by the end of their paths; see parallel/rules.py."""
+
+
+def mask_kind(config: ModelConfig, kind: str) -> str:
+    """Return the kind of mask of a layer's self-attention (`AttentionMask.kind`); kind: that of the stack."""
+    return kind if config.attention_window is None else "any"
+
+
+def visible_pairs(config: ModelConfig, length: int, causal: bool) -> int:
+    """Return the number of pairs of a query and a key, among T tokens, that the mask of a layer shows in any text."""
+    reach = min(length, config.attention_window or length)  # 1 + the largest distance
+    # Of T tokens, T - d pairs have a distance of d.
+    earlier = (reach - 1) * length - reach * (reach - 1) // 2
+    return length + (earlier if causal else 2 * earlier)
 
 
 def forward_flops(config: ModelConfig, tokens: int, memory_tokens: int, pairs: int) -> int:
@@ -215,6 +249,9 @@ def forward_flops(config: ModelConfig, tokens: int, memory_tokens: int, pairs: i
     return of_maps + 2 * pairs * config.num_heads * head
 
 
-def kept_elements(config: ModelConfig, pairs: int) -> int:
-    """Return the elements that the backward pass of one attention needs beside its input and output: its weights."""
-    return 3 * pairs * config.num_heads
+def activation_bytes(config: ModelConfig, pairs: int) -> int:
+    """Return roughly the bytes that the backward pass of one attention needs beside its input and output: its weights.
+
+    They are 3 N elements of `config.dtype` for each pair of a query and a key.
+    """
+    return 3 * pairs * config.num_heads * jnp.dtype(config.dtype).itemsize

@@ -101,6 +101,10 @@ def forward_flops(config: ModelConfig, tokens: int) -> int:
     return tokens * 2 * (3 if ACTIVATIONS[config.activation].gated else 2) * config.emb_dim * config.mlp_dim
 
 
-def kept_elements(config: ModelConfig, tokens: int) -> int:
-    """Return the elements that the backward pass needs: F a token before and after the activation, gated 2 F."""
-    return tokens * (4 if ACTIVATIONS[config.activation].gated else 2) * config.mlp_dim
+def activation_bytes(config: ModelConfig, tokens: int) -> int:
+    """Return roughly the bytes that the backward pass needs: F elements a token before and after the activation.
+
+    With a gate it is twice that. The elements are of `config.dtype`.
+    """
+    gated = ACTIVATIONS[config.activation].gated
+    return tokens * (4 if gated else 2) * config.mlp_dim * jnp.dtype(config.dtype).itemsize

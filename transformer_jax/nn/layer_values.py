@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 
-from transformer_jax.config import ModelConfig
-from transformer_jax.nn.masks import NO_WINDOW
+from transformer_jax.config import ModelConfig, per_layer_fields
 from transformer_jax.typing import Array
 
+LayerValues = Mapping[str, Array]
+"""Values of the `per_layer` fields that differ between layers, by field: [L], or the scalars of one layer.
 
-class LayerValues(NamedTuple):
-    """Values of the `per_layer` fields that differ between layers: [L] each, or the scalars of one layer.
+A field that is not here has the value of the config; so a stack of equal layers has no arrays. Integers and truth
+values are int32, `NO_LIMIT` for None; floats are float32.
+"""
 
-    None: all layers have the value of the config. So a stack of equal layers has no arrays here.
-
-    window: int32, `attention_window`, `NO_WINDOW` for None. rotates: int32, 1 or 0. rotary_base: float32.
-    """
-
-    window: Array | None = None
-    rotates: Array | None = None
-    rotary_base: Array | None = None
-
-
-EQUAL = LayerValues()
+NO_LIMIT = 2**31 - 1
+"""Stands for None, and is above every length and distance, which are int32."""
+EQUAL: LayerValues = types.MappingProxyType({})
 """The values of a layer that is as its config says."""
 
 
 def layer_values(configs: Sequence[ModelConfig]) -> LayerValues:
     """Return the values that differ between the configs of L layers, [L] each."""
-    windows = [NO_WINDOW if config.attention_window is None else config.attention_window for config in configs]
-    return LayerValues(
-        window=_array(windows, jnp.int32),
-        rotates=_array([config.attention_rotates for config in configs], jnp.int32),
-        rotary_base=_array([config.rotary_base for config in configs], jnp.float32),
-    )
+    result = {}
+    for name, field in per_layer_fields(type(configs[0])).items():
+        values = [getattr(config, name) for config in configs]
+        if len(set(values)) > 1 and not field.metadata.get("structure"):
+            dtype = jnp.float32 if isinstance(field.default, float) else jnp.int32
+            result[name] = jnp.array([NO_LIMIT if value is None else value for value in values], dtype)
+    return result
 
 
-def _array(values: Sequence[float], dtype: type) -> Array | None:
-    return jnp.array(values, dtype) if len(set(values)) > 1 else None
+def value_in(config: ModelConfig, values: LayerValues, name: str) -> Any:
+    """Return a `per_layer` field of one layer: from `values` if the layers of a stack differ, else from its config."""
+    return values.get(name, getattr(config, name))

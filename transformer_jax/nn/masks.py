@@ -8,9 +8,6 @@ from jaxtyping import Bool, Int
 
 from transformer_jax.typing import Array
 
-NO_WINDOW = 2**31 - 1
-"""A window that hides nothing: positions are int32, and no distance exceeds it."""
-
 
 @struct.dataclass
 class AttentionMask:

@@ -111,5 +111,21 @@ class Norm(nn.Module):
         return mean, variance
 
 
+class HeadNorm(nn.Module):
+    """Owns `scale` [H], the gains of a norm over the features of one head, which all heads share.
+
+    function: of (x, scale, epsilon), such as `rms_norm`.
+    """
+
+    width: int
+    epsilon: float
+    function: Callable[[Array, Array, float], Array] = rms_norm
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch N H"]) -> Float[Array, "*batch N H"]:
+        """Normalise every head of x by itself."""
+        return self.function(x, self.param("scale", nn.initializers.ones, (self.width,)), self.epsilon)
+
+
 PARAMETER_AXES = {f"(scale|bias|{'|'.join(RUNNING)})": (None,)}
 """Logical axes of the parameters and running averages of `Norm`: vectors of the model's width are not divided."""

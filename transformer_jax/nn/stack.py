@@ -170,9 +170,8 @@ class Stack(nn.Module):
                 return x, outputs
 
             layers = [run.of_place(place) for place in range(run.period)]
-            x, outputs = jax.lax.scan(
-                period, x, [self._places(own) for own in layers], unroll=1 if is_looped else run.times
-            )
+            scanned = [self._places(own) for own in layers]
+            x, outputs = jax.lax.scan(period, x, scanned, unroll=1 if is_looped else run.times)
             found += zip(layers, outputs, strict=True)
         return x, self._kept(found)
 

@@ -111,9 +111,7 @@ def batch_gradient(static: StaticConfig, params: Params, batch: Batch, step: Arr
                 total = total + BLOCK_LOSSES[name].weight(hyper) * value
             return total, ({**result.sums, **of_blocks}, statistics_of(result.collected))
 
-        (_, (sums, statistics)), grads = jax.value_and_grad(loss, has_aux=True)(
-            trained_part(freeze, params, numbers)
-        )
+        (_, (sums, statistics)), grads = jax.value_and_grad(loss, has_aux=True)(trained_part(freeze, params, numbers))
         return Gradient(grads, sums, statistics)
 
     parts = static.accumulation_steps
