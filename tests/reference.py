@@ -156,6 +156,7 @@ def layer_config(config: Any, index: int, depth: int) -> Any:
         "rotary_base": float,
         "attention_rotates": lambda text: text == "true",
         "mixer": str,
+        "feed_forward": str,
     }
     values = {name.strip(): read[name.strip()](text.strip()) for name, text in settings.items()}
     return dataclasses.replace(config, layer_pattern="", layer_kinds="", **values)
@@ -225,7 +226,11 @@ class Model:
         weights = []
         num_layers = config.num_encoder_layers if name == "encoder" else config.num_decoder_layers
         configs = [layer_config(config, i, num_layers) for i in range(num_layers)]
-        folders = ["layers" if own.mixer == "attention" else f"layers_{own.mixer}" for own in configs]
+        plain = {"mixer": "attention", "feed_forward": "dense"}
+        folders = [
+            "_".join(["layers", *(getattr(own, name) for name, value in plain.items() if getattr(own, name) != value)])
+            for own in configs
+        ]
         for i in range(num_layers):
             own_config = configs[i]
             p = self.layer(self.params[name][folders[i]], folders[:i].count(folders[i]))
@@ -248,9 +253,11 @@ class Model:
                     x,
                     lambda y, p=p: self.heads(config, p["cross_attention"], y, memory, None, memory_mask, None),
                 )
-            x, _ = self.residual(
-                p.get("feed_forward_residual", {}), x, lambda y, p=p: (self.feed_forward(p["feed_forward"], y), None)
-            )
+            part, f = {
+                "dense": ("feed_forward", self.feed_forward),
+                "experts": ("experts", self.experts),
+            }[own_config.feed_forward]
+            x, _ = self.residual(p.get(f"{part}_residual", {}), x, lambda y, p=p, part=part, f=f: (f(p[part], y), None))
         if config.norm_position == "pre":
             x = norm(config, x, self.layer(self.params[name].get("final_norm", {}), None))
         return self.drop(x, "final"), weights
@@ -307,3 +314,15 @@ class Model:
         else:
             hidden = activation(name, dense("hidden", x))
         return dense("out", self.drop(hidden, "activation"))
+
+    def experts(self, p, x):
+        """Shazeer et al. 2017, equation 1, one token at a time: the experts of the k largest logits, weighted."""
+        y = np.zeros(x.shape)
+        for b, t in np.ndindex(*x.shape[:2]):
+            logits = x[b, t] @ p["router"]["kernel"]
+            chosen = sorted(range(len(logits)), key=lambda e: -logits[e])[: self.config.experts_per_token]
+            exponentials = {e: math.exp(logits[e] - max(logits)) for e in chosen}
+            for e, exponential in exponentials.items():
+                own = self.layer({name: p[name] for name in p if name != "router"}, e)
+                y[b, t] += exponential / sum(exponentials.values()) * self.feed_forward(own, x[b, t])
+        return y

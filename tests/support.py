@@ -55,6 +55,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "token_types": (0, 3),
     "scan_layers": (False, True),
     "qk_norm": choices("qk_norm"),
+    "feed_forward": choices("feed_forward"),
     "layer_kinds": ("", "A: attention_window=3, rotary_base=50; B: attention_rotates=false"),
 }
 
@@ -75,6 +76,13 @@ HYBRIDS: tuple[dict[str, Any], ...] = (
         "use_bias": False,
         "scan_layers": True,
         "qk_norm": "rms",
+    },
+    {
+        "num_decoder_layers": 5,
+        "layer_pattern": "AEGX",
+        "layer_kinds": "A:; E: feed_forward=experts; G: mixer=gated_delta; X: mixer=gated_delta, feed_forward=experts",
+        "num_experts": 3,
+        "activation": "swiglu",
     },
 )
 """Decoders with layers of two structures: a state between, and before, layers with keys and values."""

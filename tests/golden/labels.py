@@ -28,6 +28,13 @@ MODELS = {
         "position_encoding": "learned",
         "tie_output": False,
     },
+    "pair of stacks with experts in every other layer": {
+        "layer_pattern": "AE",
+        "layer_kinds": "A:; E: feed_forward=experts",
+        "num_experts": 3,
+        "activation": "swiglu",
+        "use_bias": False,
+    },
     "encoder with a table of distances": {
         "architecture": "encoder_only",
         "position_encoding": "relative",

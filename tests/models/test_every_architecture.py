@@ -95,7 +95,7 @@ def together(packed):
 
 WITH_STATES = [
     pytest.param({**fields, "architecture": "decoder_only", "packed": packed}, id=f"{fields['layer_pattern']}-{packed}")
-    for fields, packed in zip(HYBRIDS, (True, False), strict=True)
+    for fields, packed in zip(HYBRIDS, (True, False, True), strict=True)
 ]
 
 

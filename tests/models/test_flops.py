@@ -48,6 +48,8 @@ def test_flops_of_the_benchmark_shapes(name):
         {"head_dim": 6, "value_head_dim": 10, "num_kv_heads": 2},
         {"num_kv_heads": 1},
         {"activation": "swiglu"},
+        # Experts are counted as if only those of a token were computed; without biases, whose mean is a product.
+        {"feed_forward": "experts", "num_experts": 3, "experts_per_token": 3, "use_bias": False},
         {"activation": "geglu", "tie_output": False, "share_embeddings": False},
         {"num_encoder_layers": 3, "num_decoder_layers": 1},
         {"scan_layers": True},
@@ -111,6 +113,7 @@ def test_a_remat_policy_without_an_estimate_counts_as_none():
     ("fields", "sizes"),
     [
         ({"num_heads": 16, "activation": "swiglu", "mlp_dim": 512}, (8, 128, 128)),
+        ({"feed_forward": "experts", "num_experts": 4, "activation": "swiglu", "mlp_dim": 512}, (8, 128, 128)),
         ({"num_encoder_layers": 3, "num_decoder_layers": 6, "remat": "dots", "scan_layers": True}, (32, 64, 64)),
         ({"num_encoder_layers": 6, "num_decoder_layers": 6, "remat": "full", "scan_layers": True}, (32, 64, 64)),
         (

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from data_support import encoded_pairs
+from experts_support import experts_batch, experts_config
 from labelled_support import config as labelled_config
-from routed_support import routed, routed_batch, routed_config
 from training_support import VOCAB_SIZE, distance, identical, read_by, small_config, split_for, uneven_batch
 
 from transformer_jax.checkpoints.store import CheckpointStore
@@ -261,17 +261,16 @@ def batch_norm(launcher: str, parallel: dict[str, int]) -> dict[str, Any]:
 
 
 def block_losses(launcher: str, parallel: dict[str, int], parts: int) -> dict[str, Any]:
-    """Return how far the gradient of a tagger whose layers have losses is from that of one device in one part."""
-    config = dataclasses.replace(routed_config(), parallel=ParallelConfig(launcher=launcher, **parallel))
+    """Return how far the gradient of a tagger whose layers have experts is from that of one device in one part."""
+    config = dataclasses.replace(experts_config(), parallel=ParallelConfig(launcher=launcher, **parallel))
     static, hyper = split(config)
-    batch = routed_batch()
-    with routed():
-        step = gradient_step(dataclasses.replace(static, accumulation_steps=parts))
-        launch = make_launcher(config, step, parameter_axes(config.model))
-        state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
-        _, output = launch.step(state, batch, hyper)
-        alone = placed_state(static, hyper, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
-        _, expected = jax.jit(gradient_step(static))(alone, batch, hyper)
+    batch = experts_batch()
+    step = gradient_step(dataclasses.replace(static, accumulation_steps=parts))
+    launch = make_launcher(config, step, parameter_axes(config.model))
+    state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
+    _, output = launch.step(state, batch, hyper)
+    alone = placed_state(static, hyper, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    _, expected = jax.jit(gradient_step(static))(alone, batch, hyper)
     sums = [{name: float(value) for name, value in o["sums"].items()} for o in (output, expected)]
     return {"grads": distance(output["grads"], expected["grads"]), "sums": sums}
 

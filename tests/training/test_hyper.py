@@ -35,6 +35,8 @@ CHANGED: dict[str, tuple[str, float]] = {
     "optimizer.clip_norm": ("clip_norm", 1e3),
     "optimizer.layer_decay": ("layer_decay", 0.5),
     "training.label_smoothing": ("label_smoothing", 0.3),
+    "training.balance_loss": ("balance_loss", 0.5),
+    "training.router_z_loss": ("router_z_loss", 0.5),
 }
 OF_LABELS = {
     "task.name": "classification",
@@ -48,7 +50,13 @@ SWITCHES = {
 }
 """Every field that turns a feature off, with the value that does."""
 
-BASES = {"model.teacher_forcing_rate": SMALL_RECURRENT, "seed": {"seed_init": 3}}
+EXPERTS = {"model.feed_forward": "experts", "training.balance_loss": 0.01, "training.router_z_loss": 0.001}
+BASES = {
+    "model.teacher_forcing_rate": SMALL_RECURRENT,
+    "seed": {"seed_init": 3},
+    "training.balance_loss": EXPERTS,
+    "training.router_z_loss": EXPERTS,
+}
 """Overrides of the small config with which a field is read."""
 
 every_hyper_field = pytest.mark.parametrize("name", CHANGED)

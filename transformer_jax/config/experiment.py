@@ -14,7 +14,7 @@ from transformer_jax.config.conversion import from_mapping, to_config_dict
 from transformer_jax.config.data import IMAGE_SOURCES, RECALL, DataConfig
 from transformer_jax.config.decode import GENERATING, DecodeConfig, parse_ids
 from transformer_jax.config.fields import number, section
-from transformer_jax.config.layers import mixers_in_layers, unread_in_kinds
+from transformer_jax.config.layers import unread_in_kinds
 from transformer_jax.config.model import ATTENTION, DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, ModelConfig
 from transformer_jax.config.problems import config_error, problems_of, unread_by
 from transformer_jax.config.sections import field_types, loaded_classes, section_class, walk, with_section_classes
@@ -186,7 +186,7 @@ class ExperimentConfig:
             )
 
     def _mixer_problems(self) -> Iterator[str]:
-        stateful = [mixer for mixer in mixers_in_layers(self.model) if mixer != ATTENTION]
+        stateful = [mixer for mixer in self.model.values_in_layers("mixer") if mixer != ATTENTION]
         for name, causal in (("prefix", "none"), ("source_mask", "causal")):
             if stateful and (value := getattr(self.task, name)) != causal:
                 yield (

@@ -229,17 +229,18 @@ def unread_in_kinds(config: Any) -> Iterator[str]:
         )
 
 
-def mixers_in_layers(config: Any) -> list[str]:
-    """Return the values of `mixer` of a ModelConfig and of its kinds; if these are not valid, that of the config.
+def values_in_layers(config: Any, name: str) -> list[Any]:
+    """Return the values that a field of a ModelConfig has in its layers.
 
-    With a pattern for every stack, the value of the config counts only where a kind leaves it.
+    With a pattern for every stack, the value of the config counts only where a kind leaves it. If the kinds are not
+    valid, it is the only one.
     """
     try:
         kinds, patterns = kind_configs(config), parse_pattern(config.layer_pattern)
     except ValueError:
-        return [config.mixer]
-    own = [] if all(stack in patterns for stack in config.stacks) else [config.mixer]
-    return list(dict.fromkeys([*own, *(kind.mixer for kind in kinds.values())]))
+        return [getattr(config, name)]
+    own = [] if kinds and all(stack in patterns for stack in config.stacks) else [config]
+    return list(dict.fromkeys(getattr(layer, name) for layer in (*own, *kinds.values())))
 
 
 def kind_configs(config: Any) -> dict[str, Any]:

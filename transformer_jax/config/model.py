@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from transformer_jax.config.fields import Choices, DerivedFloat, DerivedInt, choice, field, number, rate
-from transformer_jax.config.layers import STACKS, layer_problems
+from transformer_jax.config.layers import STACKS, layer_problems, values_in_layers
 from transformer_jax.config.recurrent import recurrent_problems
 
 RECURRENT = "recurrent"
@@ -27,6 +28,7 @@ NORMS_OVER_BATCH = ("batchnorm",)
 ATTENTION = "attention"
 """The value of `model.mixer` whose state of decoding is keys and values. All others read in one direction only."""
 _NORMALISED = _OF_TRANSFORMERS | {"model.norm": Choices(_NORMS, without=("none",))}
+_WITH_EXPERTS = _OF_TRANSFORMERS | {"model.feed_forward": ("experts",)}
 _TOKENS = {"model.inputs": ("tokens",)}
 _PATCHES = {"model.inputs": ("patches",)}
 
@@ -178,6 +180,20 @@ class ModelConfig:
         read_by=_OF_TRANSFORMERS,
         per_layer=True,
         structure=True,
+    )
+    feed_forward: str = choice(
+        "dense",
+        "transformer_jax.nn.feed_forwards:FEED_FORWARDS",
+        "the part of a layer that maps every token by itself: one network, or experts; nn/feed_forwards.py",
+        read_by=_OF_TRANSFORMERS,
+        per_layer=True,
+        structure=True,
+    )
+    num_experts: int = number(
+        8, "`experts`: feed-forward networks of a layer, each of the width mlp_dim", 1, read_by=_WITH_EXPERTS
+    )
+    experts_per_token: int = number(
+        2, "`experts`: networks that map a token; the router chooses them", 1, read_by=_WITH_EXPERTS
     )
     attention_window: DerivedInt = number(
         None,
@@ -359,6 +375,10 @@ class ModelConfig:
         read_by=_OF_RECURRENT,
     )
 
+    def values_in_layers(self, name: str) -> list[Any]:
+        """Return the values of a field that layers of this config have; see `layers.values_in_layers`."""
+        return values_in_layers(self, name)
+
     @property
     def form(self) -> str:
         """The stacks of the model, as the name of the Transformer that has them; else the architecture's own name."""
@@ -483,6 +503,11 @@ class ModelConfig:
             yield (
                 f"mixer='{self.mixer}' cannot be used with architecture='{self.architecture}': it reads in one "
                 "direction, and has no cross-attention beside it; use architecture='decoder_only'"
+            )
+        if self.feed_forward == "experts" and self.experts_per_token > self.num_experts:
+            yield (
+                f"experts_per_token={self.experts_per_token} exceeds num_experts={self.num_experts}; a token cannot "
+                "have more experts than there are"
             )
         if self.architecture == RECURRENT:
             yield from recurrent_problems(self)

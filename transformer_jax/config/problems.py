@@ -130,9 +130,16 @@ def _unread(
         for chooser in sorted({*(order.keys() & read_by), *asked}, key=order.__getitem__):
             chooser_field, chosen = choosers[chooser]
             readers = _readers(f"{section_name}.{field.name}", read_by.get(chooser), chooser, chooser_field, chosen)
-            if readers is not None and chosen not in readers:
-                unread.setdefault(field.name, (chooser, chosen, readers))
+            values = _in_layers(config, chooser, chooser_field, chosen)
+            if readers is not None and not {*readers} & {*values}:
+                unread.setdefault(field.name, (chooser, values[0], readers))
     return unread
+
+
+def _in_layers(config: Any, chooser: str, field: dataclasses.Field, chosen: Any) -> list[Any]:
+    """Return the values of a choice, at least one: several where layers differ in it."""
+    section, _, leaf = chooser.rpartition(".")
+    return getattr(config, section).values_in_layers(leaf) if field.metadata.get("per_layer") else [chosen]
 
 
 @functools.cache

@@ -16,6 +16,7 @@ MAX_STEPS = 2**31 - 1  # steps are counted in int32
 
 _LANGUAGE_MODEL = {"task.name": ("language_model",)}
 _OVER_VOCABULARY = {"task.name": (*SOURCE_TO_TARGET, "language_model", "masked_lm", "span_corruption", "denoising")}
+_WITH_EXPERTS = {"model.feed_forward": ("experts",)}
 _JIT = {"parallel.launcher": ("jit",)}
 
 
@@ -193,6 +194,22 @@ class TrainingConfig:
         read_by=_OVER_VOCABULARY,
     )
     label_smoothing: float = rate(0.1, "mass spread over the vocabulary in the loss (epsilon_ls)")
+    balance_loss: float = number(
+        0.0,
+        "weight of the loss that keeps the load of experts equal, for every layer; 0.01 in Switch Transformers",
+        0.0,
+        hyper=True,
+        switch=True,
+        read_by=_WITH_EXPERTS,
+    )
+    router_z_loss: float = number(
+        0.0,
+        "weight of the loss that keeps the logits of routers small, for every layer; 0.001 in ST-MoE",
+        0.0,
+        hyper=True,
+        switch=True,
+        read_by=_WITH_EXPERTS,
+    )
     log_every_steps: int = number(100, "updates between two lines of metrics", 1, bookkeeping=True)
     eval_every_steps: int = number(
         1000, "updates between two validations, on the split `valid`", 1, bookkeeping={"training.patience": 0}

@@ -21,6 +21,7 @@ from transformer_jax.config import (
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.nn.embeddings import TokenEmbedding
 from transformer_jax.nn.feed_forward import ACTIVATIONS
+from transformer_jax.nn.feed_forwards import FEED_FORWARDS
 from transformer_jax.nn.heads import MaskedLMHead, SequenceHead, TokenHead
 from transformer_jax.nn.mixers import MIXERS
 from transformer_jax.nn.norms import NORMS
@@ -246,16 +247,16 @@ def stack_parts(config: ExperimentConfig, stack: str, cross_attends: bool) -> It
         if not path.startswith(f"{stack}/"):
             continue
         first = layers[numbers[0]]
-        mixer = MIXERS[first.mixer].name
+        mixer, feed_forward = MIXERS[first.mixer].name, FEED_FORWARDS[first.feed_forward].name
         draw = self_attention(config, stack, path) if first.mixer == ATTENTION else _other_mixer(first, path)
         sublayers = [
             _sublayer(model, draw, f"{path}/{mixer}_residual/"),
             *(
-                [_sublayer(model, _cross_attention(model), f"{path}/cross_attention_residual/")]
+                [_sublayer(model, _cross_attention(model, path), f"{path}/cross_attention_residual/")]
                 if cross_attends
                 else []
             ),
-            _sublayer(model, _feed_forward(model, path), f"{path}/feed_forward_residual/"),
+            _sublayer(model, _feed_forward(first, path), f"{path}/{feed_forward}_residual/"),
         ]
         title = counted(len(numbers))
         if len(numbers) < len(layers):
@@ -331,9 +332,9 @@ def _kind_lines(config: ModelConfig, stack: str) -> Iterator[str]:
             yield f"{letter}: " + (", ".join(f"{name}={value}" for name, value in values.items()) or "as above")
 
 
-def _cross_attention(config: ModelConfig) -> Box:
+def _cross_attention(config: ModelConfig, layers: str) -> Box:
     details = ("K, V from the encoder", *_heads(config, False), *_attention_end(config))
-    return Box("cross-attention", details, "attention", ("decoder/layers/cross_attention/",), reads_memory=True)
+    return Box("cross-attention", details, "attention", (f"{layers}/cross_attention/",), reads_memory=True)
 
 
 def _mask_lines(config: ExperimentConfig, mask: str) -> tuple[str, ...]:
@@ -370,13 +371,17 @@ def _feed_forward(config: ModelConfig, layers: str) -> Box:
     if activation.gated:
         hidden = f"({name}(x G + g) ⊙ (x W₁ + b₁))" if biased else f"({name}(x G) ⊙ x W₁)"
     formula = f"{hidden} W₂{' + b₂' if biased else ''}"
+    has_experts = config.feed_forward == "experts"
     details = lines(
+        has_experts and f"{config.num_experts} networks, {config.experts_per_token} per token",
+        has_experts and "weights: softmax(x Wᵣ) of these",
         f"{config.emb_dim:,} → {config.mlp_dim:,} → {config.emb_dim:,}",
         name != config.activation and f"{config.activation}{', gated' if activation.gated else ''}",
         formula,
         rate and f"dropout {rate:g} after {name}",
     )
-    return Box("feed-forward", details, "feed_forward", (f"{layers}/feed_forward/",))
+    title, owner = "experts" if has_experts else "feed-forward", FEED_FORWARDS[config.feed_forward].name
+    return Box(title, details, "feed_forward", (f"{layers}/{owner}/",))
 
 
 def outside_column(config: ExperimentConfig) -> Column:

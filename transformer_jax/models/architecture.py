@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool
 
 from transformer_jax.config import ModelConfig, layer_configs
 from transformer_jax.models.decoder import Decoder
@@ -257,6 +258,23 @@ def example_ids(*names: str) -> Batch:
 def example_images(config: ModelConfig) -> Batch:
     """Return a batch with one black image, `inputs` [1, height, width, channels] uint8."""
     return {"inputs": jnp.zeros((1, config.image_size, config.image_size, config.image_channels), jnp.uint8)}
+
+
+def counted_targets(batch: Batch) -> Bool[Array, "B T"] | None:
+    """Return True for the tokens of `decoder_inputs` that sums over tokens count, [B, T]; None: all.
+
+    Padding has the segment 0, is not in `targets_mask`, or has no weight and is in no prefix. A sequence with a label
+    has `inputs_mask`.
+    """
+    shape = batch["decoder_inputs"].shape
+    if "targets_segment_ids" in batch:
+        return batch["targets_segment_ids"] > 0
+    if "targets_mask" in batch:
+        return jnp.asarray(batch["targets_mask"])
+    if "weights" in batch and batch["weights"].shape == shape:
+        counted = batch["weights"] > 0
+        return counted | batch["prefix_mask"] if "prefix_mask" in batch else counted
+    return jnp.asarray(batch["inputs_mask"]) if "inputs" not in batch and "inputs_mask" in batch else None
 
 
 def parameter_axes(config: ModelConfig) -> Mapping[str, Axes] | None:

@@ -9,7 +9,13 @@ import flax.linen as nn
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models import flops
-from transformer_jax.models.architecture import Architecture, ModelModule, example_ids, self_attention_kinds
+from transformer_jax.models.architecture import (
+    Architecture,
+    ModelModule,
+    counted_targets,
+    example_ids,
+    self_attention_kinds,
+)
 from transformer_jax.models.cached_decoder import CachedDecoder
 from transformer_jax.nn import embedder, embeddings, stack
 from transformer_jax.nn.dropout import Dropout, fold_dropout
@@ -51,7 +57,7 @@ class DecoderOnly(ModelModule):
         positions = sequence_positions(self.config, batch, "targets", length)
         x = self.embedding(batch["decoder_inputs"])  # [B, T] -> [B, T, D]
         x = self.decoder_embedder(x, positions, fold_dropout(dropout, self.config.num_decoder_layers))
-        x, weights = self.decoder(x, positions, mask, dropout)
+        x, weights = self.decoder(x, positions, mask, dropout, is_token=counted_targets(batch))
         return Features(x, {f"decoder_{name}": w for name, w in weights.items()})
 
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:

@@ -11,7 +11,13 @@ import flax.linen as nn
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models import flops
-from transformer_jax.models.architecture import Architecture, ModelModule, example_ids, self_attention_kinds
+from transformer_jax.models.architecture import (
+    Architecture,
+    ModelModule,
+    counted_targets,
+    example_ids,
+    self_attention_kinds,
+)
 from transformer_jax.models.cached_decoder import CachedDecoder
 from transformer_jax.nn import embedder, embeddings, stack
 from transformer_jax.nn.dropout import Dropout, fold_dropout
@@ -86,7 +92,7 @@ class EncoderDecoder(ModelModule):
         positions = sequence_positions(self.config, batch, "targets", length)
         x = self.embedding(batch["decoder_inputs"])  # [B, T] -> [B, T, D]
         x = self.decoder_embedder(x, positions, fold_dropout(dropout, self.config.num_decoder_layers))
-        x, decoder_weights = self.decoder(x, positions, mask, dropout, memory, memory_mask)
+        x, decoder_weights = self.decoder(x, positions, mask, dropout, memory, memory_mask, counted_targets(batch))
         weights = {f"encoder_{name}": w for name, w in encoder_weights.items()}
         return Features(x, weights | {f"decoder_{name}": w for name, w in decoder_weights.items()})
 
@@ -100,7 +106,7 @@ class EncoderDecoder(ModelModule):
         x = self.encoder_embedder(
             x, positions, fold_dropout(dropout, self.config.num_encoder_layers), batch.get("types")
         )
-        x, weights = self.encoder(x, positions, own, dropout)
+        x, weights = self.encoder(x, positions, own, dropout, is_token=is_token)
         return Encoded(x, mask, weights)
 
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:

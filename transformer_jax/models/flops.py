@@ -8,7 +8,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from transformer_jax.config import ModelConfig, layer_configs
-from transformer_jax.nn import attention, feed_forward
+from transformer_jax.nn import attention
+from transformer_jax.nn.feed_forwards import FEED_FORWARDS
 from transformer_jax.nn.mixers import MIXERS, Tokens
 
 
@@ -79,7 +80,8 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost], head: int | No
         attend(T, S)   = 2 B N T S (H + Hv)                      in full, whatever the mask
 
     Embedding lookups, norms, softmax, other elementwise work, and recomputation in the backward pass are not counted.
-    The backward pass computes two products for each product of the forward pass: one gradient per factor.
+    Of experts those of a token are counted, not all that are computed (`nn.experts.forward_flops`). The backward pass
+    computes two products for each product of the forward pass: one gradient per factor.
 
     Args:
       head: operations of the forward pass of a task's head; None for logits over the vocabulary.
@@ -91,7 +93,8 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost], head: int | No
 
 def _layer(config: ModelConfig, stack: StackCost) -> int:
     """Return the operations of the forward pass of one layer of a stack."""
-    total = MIXERS[config.mixer].flops(config, stack.seen) + feed_forward.forward_flops(config, stack.tokens)
+    total = MIXERS[config.mixer].flops(config, stack.seen)
+    total += FEED_FORWARDS[config.feed_forward].flops(config, stack.tokens)
     if stack.memory_length:
         memory_tokens = stack.rows * stack.memory_length
         total += attention.forward_flops(config, stack.tokens, memory_tokens, stack.tokens * stack.memory_length)
@@ -172,7 +175,7 @@ def activation_bytes(config: ModelConfig, stacks: Sequence[StackCost], loss_chun
                 kept += element * stack.tokens * width
                 continue
             kept += element * stack.tokens * (9 if stack.memory_length else 6) * width
-            kept += feed_forward.activation_bytes(layer, stack.tokens) // 2
+            kept += FEED_FORWARDS[layer.feed_forward].kept_bytes(layer, stack.tokens) // 2
             kept += element * stack.rows * stack.memory_length * 2 * width
     return kept + embeddings + max(logits, *whole)
 
@@ -183,4 +186,4 @@ def _whole_layer(config: ModelConfig, stack: StackCost) -> int:
     total = jnp.dtype(config.dtype).itemsize * stack.tokens * width
     total += MIXERS[config.mixer].kept_bytes(config, stack.seen)
     total += attention.activation_bytes(config, stack.tokens * stack.memory_length)
-    return total + feed_forward.activation_bytes(config, stack.tokens)
+    return total + FEED_FORWARDS[config.feed_forward].kept_bytes(config, stack.tokens)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.dropout import Dropout, drop
@@ -76,8 +77,10 @@ class FeedForward(nn.Module):
         residual_init = residual_kernel_init(config, self.num_sums)
         self.out = Linear((config.mlp_dim,), (config.emb_dim,), config.use_bias, residual_init)
 
-    def __call__(self, x: Activations, dropout: Dropout | None) -> Activations:
-        """Map x [B, T, D] to [B, T, D]."""
+    def __call__(
+        self, x: Activations, dropout: Dropout | None, is_token: Bool[Array, "B T"] | None = None
+    ) -> Activations:
+        """Map x [B, T, D] to [B, T, D]; `is_token` is not read."""
         activation = ACTIVATIONS[self.config.activation]
         if activation.gated:
             gate, linear = fused(x, [self.gate, self.hidden])

@@ -8,11 +8,11 @@ import flax.linen as nn
 from jaxtyping import Float
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.nn import attention, feed_forward, norms
+from transformer_jax.nn import attention, norms
 from transformer_jax.nn.activation_sharding import ACTIVATIONS, constrain
 from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.dropout import Dropout, fold_dropout
-from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.feed_forwards import FEED_FORWARDS
 from transformer_jax.nn.kv_cache import KeyValue, LayerCache
 from transformer_jax.nn.layer_inputs import LayerInputs, LayerState, Site
 from transformer_jax.nn.layer_values import EQUAL, LayerValues
@@ -32,7 +32,8 @@ class LayerOutput(NamedTuple):
 class Layer(nn.Module):
     """A mixer, attention over a memory if there is one, feed-forward (Vaswani et al. 2017, figure 1).
 
-    The mixer is self-attention, or another one of `MIXERS`. Each of them has a `Residual` around it. With
+    The mixer is self-attention, or another one of `MIXERS`; the feed-forward part is one of `FEED_FORWARDS`. Each of
+    them has a `Residual` around it. With
     `cross_attends` this is the decoder layer of an encoder-decoder. Without, it is an encoder layer or, with a causal
     mask, a layer of a decoder-only model.
 
@@ -53,8 +54,9 @@ class Layer(nn.Module):
         if self.cross_attends:
             self.cross_attention = MultiHeadAttention(config, num_sums, self.return_weights)
             self.cross_attention_residual = Residual(config)
-        self.feed_forward = FeedForward(config, num_sums)
-        self.feed_forward_residual = Residual(config)
+        feed_forward = FEED_FORWARDS[config.feed_forward]
+        setattr(self, feed_forward.name, feed_forward.module(config, num_sums))
+        setattr(self, f"{feed_forward.name}_residual", Residual(config))
 
     def __call__(
         self,
@@ -97,9 +99,11 @@ class Layer(nn.Module):
                 x, y, fold_dropout(dropout, Site.CROSS_ATTENTION_OUTPUT), inputs.is_token
             )
 
-        y = self.feed_forward_residual.before(x, inputs.is_token)
-        y = self.feed_forward(y, fold_dropout(dropout, Site.FEED_FORWARD_HIDDEN))
-        x = self.feed_forward_residual.after(x, y, fold_dropout(dropout, Site.FEED_FORWARD_OUTPUT), inputs.is_token)
+        name = FEED_FORWARDS[self.config.feed_forward].name
+        feed_forward, residual = getattr(self, name), getattr(self, f"{name}_residual")
+        y = residual.before(x, inputs.is_token)
+        y = feed_forward(y, fold_dropout(dropout, Site.FEED_FORWARD_HIDDEN), inputs.is_token)
+        x = residual.after(x, y, fold_dropout(dropout, Site.FEED_FORWARD_OUTPUT), inputs.is_token)
         return LayerOutput(constrain(x, ACTIVATIONS), weights if self.return_weights else {}, mixed.state)
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeyValue:
@@ -118,6 +122,6 @@ PARAMETER_AXES = {
     **{f"{mixer.name}/{path}": axes for mixer in MIXERS.values() for path, axes in mixer.axes.items()},
     **{f"cross_attention/{path}": axes for path, axes in attention.PARAMETER_AXES.items()},
     **{rf"\w+_residual/norm/{path}": axes for path, axes in norms.PARAMETER_AXES.items()},
-    **{f"feed_forward/{path}": axes for path, axes in feed_forward.PARAMETER_AXES.items()},
+    **{f"{part.name}/{path}": axes for part in FEED_FORWARDS.values() for path, axes in part.axes.items()},
 }
 """Logical axes of the parameters of `Layer`, by the end of their paths."""

@@ -15,7 +15,8 @@ class LayerInputs(NamedTuple):
 
     positions: [B, T] or [1, T]; mask, bias: for attention among the stack's own tokens, bias broadcastable to
     [B, N, T, S]; memory: [B, S, D] with memory_mask. is_token: [B, T], True for tokens that BatchNorm
-    counts; None: all. key_positions: [B, C], of the slots of the caches in incremental decoding; None: `positions`.
+    and the losses of blocks count; None: all. key_positions: [B, C], of the slots of the caches in incremental
+    decoding; None: `positions`.
     """
 
     positions: Array

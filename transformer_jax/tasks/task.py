@@ -83,6 +83,8 @@ LOGGED_BY_LOOP = (
     MetricSpec("flops", heading="floating-point operations"),
 )
 """Training metrics that the loop logs in addition to `Task.logged`."""
+LOGGED_BY_BLOCKS = (MetricSpec("balance_loss"), MetricSpec("router_z_loss"))
+"""Training metrics of models whose blocks have losses: `training.block_losses.BLOCK_LOSSES`."""
 LOGGED_BY_CLOCK = (MetricSpec("seconds", unit="s"), MetricSpec("tokens_per_s", unit="1/s"))
 """Logged metrics that depend on the clock, so a seed does not reproduce them; studies do not measure them."""
 
@@ -473,7 +475,7 @@ TASKS: Registry[Task] = Registry(
 
 def training_metrics(task: Task) -> tuple[MetricSpec, ...]:
     """Return the metrics of a line of the training log, without times."""
-    return (*task.logged, *LOGGED_BY_LOOP)
+    return (*task.logged, *LOGGED_BY_LOOP, *LOGGED_BY_BLOCKS)
 
 
 def declared(task: Task, metric: str) -> MetricSpec:

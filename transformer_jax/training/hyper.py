@@ -32,6 +32,8 @@ class Hyper(NamedTuple):
     clip_norm: Array | float | None
     layer_decay: Array | float | None
     label_smoothing: Array | float | None
+    balance_loss: Array | float | None
+    router_z_loss: Array | float | None
     dropout: DropoutRates
     model: Mapping[str, Array | float | None] = {}
     """Fields of ModelConfig marked `hyper` that only this architecture reads, by name."""

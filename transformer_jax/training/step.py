@@ -48,10 +48,10 @@ def train_step(static: StaticConfig, state: TrainState, batch: Batch, hyper: Hyp
         device's part of a batch: gradients and sums are added by `over_devices` before the division by the weight of
         the whole batch.
     Returns: the new state, and metrics as float32 scalars: those of `Task.means`, such as `loss` in nats per target
-      token; the losses of blocks by their names (training/block_losses.py), per unit of weight; `gradient_norm` of the
-      trained parameters, before clipping; `learning_rate`, that of the head; `weight`, the sum of the targets' weights;
-      `tokens`, see `Task.counted_tokens`; `slots` of inputs and targets, and `filled`, those without padding. With
-      `skip_nonfinite`, a step whose loss or gradient norm is not finite changes only the number of the step.
+      token; the losses of blocks by their names, before their weights (training/block_losses.py); `gradient_norm` of
+      the trained parameters, before clipping; `learning_rate`, that of the head; `weight`, the sum of the targets'
+      weights; `tokens`, see `Task.counted_tokens`; `slots` of inputs and targets, and `filled`, those without padding.
+      With `skip_nonfinite`, a step whose loss or gradient norm is not finite changes only the number of the step.
     """
     grads, sums, statistics = batch_gradient(static, state.params, batch, state.step, hyper)
     counts = _counts(TASKS[static.task.name], batch)
@@ -62,7 +62,7 @@ def train_step(static: StaticConfig, state: TrainState, batch: Batch, hyper: Hyp
     numbers = layer_numbers(static.model)
     updates, opt_state = make_optimizer(static.optimizer, hyper, numbers).update(grads, state.opt_state, state.params)
     metrics = TASKS[static.task.name].means(sums | {"weight": weight}) | {
-        **{name: sums[name] / weight for name in BLOCK_LOSSES if name in sums},
+        **{name: sums[name] for name in BLOCK_LOSSES if name in sums},
         "gradient_norm": optax.tree.norm(grads),
         "learning_rate": learning_rate(static.optimizer.schedule, updates_made(state.opt_state) + 1, hyper),
         "weight": sums["weight"],
@@ -103,12 +103,14 @@ def batch_gradient(static: StaticConfig, params: Params, batch: Batch, step: Arr
 
     freeze, numbers = static.optimizer.freeze, layer_numbers(static.model)
 
-    def gradient(part: Batch, whole: Params | None = None) -> Gradient:
+    def gradient(part: Batch, whole: _Whole | None = None) -> Gradient:
         def loss(trained: Params) -> tuple[Array, tuple[Sums, Params]]:
             result = batch_loss(static, with_trained(freeze, params, trained, numbers), part, step, hyper)
-            of_blocks, total = block_losses(result.collected, whole), result.loss
+            needed, total = over_devices(_needed(result)) if whole is None else whole, result.loss
+            of_blocks = block_losses(result.collected, needed.sums)
             for name, value in of_blocks.items():
-                total = total + BLOCK_LOSSES[name].weight(hyper) * value
+                if (factor := BLOCK_LOSSES[name].weight(hyper)) is not None:
+                    total = total + factor * needed.weight * value
             return total, ({**result.sums, **of_blocks}, statistics_of(result.collected))
 
         (_, (sums, statistics)), grads = jax.value_and_grad(loss, has_aux=True)(trained_part(freeze, params, numbers))
@@ -118,13 +120,29 @@ def batch_gradient(static: StaticConfig, params: Params, batch: Batch, step: Arr
     if parts == 1:
         return gradient(batch)
 
-    def sums_of(part: Batch) -> Params:
-        return batch_sums(batch_loss(static, params, part, step, hyper).collected)
+    def needed_of(part: Batch) -> _Whole:
+        return _needed(batch_loss(static, params, part, step, hyper))
 
     # Every parts-th row goes into one part, so that rows stay on the device that holds them.
     split = jax.tree.map(lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), dict(batch))
-    whole = over_devices(_added_over_parts(sums_of, split))
+    whole = over_devices(_added_over_parts(needed_of, split))
     return _added_over_parts(functools.partial(gradient, whole=whole), split)
+
+
+class _Whole(NamedTuple):
+    """What losses of blocks need of the whole batch: sums, and the weight by which the step divides; None without any.
+
+    sums: `batch_sums`. weight: [], that of the task.
+    """
+
+    sums: Params
+    weight: Any
+
+
+def _needed(result: BatchLoss) -> _Whole:
+    """Return what losses of blocks need of the whole batch, of a part of it; without gradient."""
+    sums = batch_sums(result.collected)
+    return _Whole(sums, result.sums["weight"] if jax.tree.leaves(sums) else None)
 
 
 def _added_over_parts(function: Callable[[Batch], Any], split: Batch) -> Any:
