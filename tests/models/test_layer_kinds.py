@@ -77,6 +77,8 @@ def test_a_pattern_changes_no_parameter():
         ({"layer_kinds": "S: attention_window=8, attention_window=9"}, "expected every field once, as NAME=VALUE"),
         ({"layer_kinds": "S attention_window=8"}, "is no kind; expected a letter and values"),
         ({"layer_kinds": "S: attention_rotates=false", "position_encoding": "none"}, "has no effect with"),
+        ({"layer_kinds": "S: mixer=gated_delta, attention_window=4"}, "kind S: attention_window=4 has no effect with"),
+        ({"layer_kinds": "S: mixer=gated_delta", "qk_norm": "rms"}, "qk_norm='rms' has no effect with mixer="),
         ({"layer_pattern": "", "layer_kinds": "", "attention_window": 0}, "attention_window=0: expected at least 1"),
     ],
 )
@@ -89,6 +91,25 @@ def test_bad_patterns_and_kinds_are_refused(fields, message):
         ).resolved()
     assert message in str(error.value)
     assert str(error.value).startswith("config: model.")  # one problem, told once
+
+
+@pytest.mark.parametrize("architecture", ["encoder_only", "encoder_decoder"])
+@pytest.mark.parametrize(
+    "fields", [{"mixer": "gated_delta"}, {"layer_pattern": "SA", "layer_kinds": "S: mixer=gated_delta; A:"}]
+)
+def test_a_mixer_with_a_state_in_an_encoder_or_with_cross_attention_is_refused(architecture, fields):
+    (problem,) = tiny(architecture=architecture, **fields).problems()
+    assert (
+        f"mixer='gated_delta' cannot be used with architecture='{architecture}': it reads in one direction" in problem
+    )
+
+
+@pytest.mark.parametrize("task", [{"prefix": "random"}, {"name": "translation", "source_mask": "prefix"}])
+def test_a_mixer_with_a_state_under_a_two_way_prefix_is_refused(task):
+    model = {"architecture": "decoder_only", "layer_pattern": "SA", "layer_kinds": "S: mixer=gated_delta; A:"}
+    config = {"model": model, "task": {"name": "language_model", **task}}
+    with pytest.raises(ConfigError, match=r"model\.mixer='gated_delta' reads in one direction; task\."):
+        ExperimentConfig.unresolved(config).resolved()
 
 
 def test_window_masks():

@@ -28,6 +28,7 @@ NORMS_OVER_BATCH = ("batchnorm",)
 ATTENTION = "attention"
 """The value of `model.mixer` whose state of decoding is keys and values. All others read in one direction only."""
 _NORMALISED = _OF_TRANSFORMERS | {"model.norm": Choices(_NORMS, without=("none",))}
+_WITH_ATTENTION = _OF_TRANSFORMERS | {"model.mixer": (ATTENTION,)}
 _WITH_EXPERTS = _OF_TRANSFORMERS | {"model.feed_forward": ("experts",)}
 _TOKENS = {"model.inputs": ("tokens",)}
 _PATCHES = {"model.inputs": ("patches",)}
@@ -162,7 +163,7 @@ class ModelConfig:
     attention_rotates: bool = field(
         True,
         "`rotary`: rotate queries and keys; false in some layers of a decoder: they see no positions (NoPE)",
-        read_by=_OF_TRANSFORMERS | {"model.position_encoding": ("rotary",)},
+        read_by=_WITH_ATTENTION | {"model.position_encoding": ("rotary",)},
         per_layer=True,
         of_attention=True,
     )
@@ -170,7 +171,7 @@ class ModelConfig:
         "none",
         "transformer_jax.nn.attention:QK_NORMS",
         "norm of queries and keys, with gains that all heads share: `rms` over each head, before the rotation",
-        read_by=_OF_TRANSFORMERS,
+        read_by=_WITH_ATTENTION,
         of_attention=True,
     )
     mixer: str = choice(
@@ -200,7 +201,7 @@ class ModelConfig:
         "self-attention reads only keys whose position is less than this many away, in both directions unless a "
         "causal mask hides one; default: all keys",
         1,
-        read_by=_OF_TRANSFORMERS | _TOKENS,
+        read_by=_WITH_ATTENTION | _TOKENS,
         per_layer=True,
         of_attention=True,
     )
@@ -217,7 +218,7 @@ class ModelConfig:
     use_bias: bool = field(
         True, "biases in projections, feed-forward, LayerNorm and BatchNorm", read_by=_OF_TRANSFORMERS
     )
-    attention_scale: bool = field(True, "divide attention logits by sqrt(head_dim)", read_by=_OF_TRANSFORMERS)
+    attention_scale: bool = field(True, "divide attention logits by sqrt(head_dim)", read_by=_WITH_ATTENTION)
     share_embeddings: bool = field(True, "one embedding table for source and target", read_by=_TWO_STACKS)
     tie_output: bool = field(
         True,
@@ -257,7 +258,7 @@ class ModelConfig:
         derived_from=("model.dropout_rate",),
     )
     attention_dropout_rate: float = rate(
-        0.0, "dropout on attention weights", place="attention", read_by=_OF_TRANSFORMERS
+        0.0, "dropout on attention weights", place="attention", read_by=_WITH_ATTENTION
     )
     activation_dropout_rate: float = rate(
         0.0, "dropout on the feed-forward activation", place="activation", read_by=_OF_TRANSFORMERS

@@ -322,6 +322,14 @@ def _named_values(config: ModelConfig) -> Iterator[str]:
             yield f"{field.name}={value}"
 
 
+def _own_values(config: ModelConfig, choice: str) -> Iterator[str]:
+    """Yield `NAME=VALUE` for the fields that are read with the value of a choice in this config, but not with all."""
+    chosen = getattr(config, choice.removeprefix("model."))
+    for field in dataclasses.fields(config):
+        if chosen in field.metadata.get("read_by", {}).get(choice, ()):
+            yield f"{field.name}={getattr(config, field.name)}"
+
+
 def _kind_lines(config: ModelConfig, stack: str) -> Iterator[str]:
     """Yield the letters of the layers of a stack, and what each of these letters changes; nothing for equal layers."""
     letters = layer_letters(config, stack, getattr(config, f"num_{stack}_layers"))
@@ -371,17 +379,15 @@ def _feed_forward(config: ModelConfig, layers: str) -> Box:
     if activation.gated:
         hidden = f"({name}(x G + g) ⊙ (x W₁ + b₁))" if biased else f"({name}(x G) ⊙ x W₁)"
     formula = f"{hidden} W₂{' + b₂' if biased else ''}"
-    has_experts = config.feed_forward == "experts"
     details = lines(
-        has_experts and f"{config.num_experts} networks, {config.experts_per_token} per token",
-        has_experts and "weights: softmax(x Wᵣ) of these",
+        *_own_values(config, "model.feed_forward"),
         f"{config.emb_dim:,} → {config.mlp_dim:,} → {config.emb_dim:,}",
         name != config.activation and f"{config.activation}{', gated' if activation.gated else ''}",
         formula,
         rate and f"dropout {rate:g} after {name}",
     )
-    title, owner = "experts" if has_experts else "feed-forward", FEED_FORWARDS[config.feed_forward].name
-    return Box(title, details, "feed_forward", (f"{layers}/{owner}/",))
+    owner = FEED_FORWARDS[config.feed_forward].name
+    return Box(owner.replace("_", "-"), details, "feed_forward", (f"{layers}/{owner}/",))
 
 
 def outside_column(config: ExperimentConfig) -> Column:

@@ -32,10 +32,9 @@ class LayerOutput(NamedTuple):
 class Layer(nn.Module):
     """A mixer, attention over a memory if there is one, feed-forward (Vaswani et al. 2017, figure 1).
 
-    The mixer is self-attention, or another one of `MIXERS`; the feed-forward part is one of `FEED_FORWARDS`. Each of
-    them has a `Residual` around it. With
-    `cross_attends` this is the decoder layer of an encoder-decoder. Without, it is an encoder layer or, with a causal
-    mask, a layer of a decoder-only model.
+    The mixer is self-attention, or another one of `MIXERS`; the feed-forward part is one of `FEED_FORWARDS`. Each part
+    has a `Residual` around it. With `cross_attends` this is the decoder layer of an encoder-decoder. Without, it is an
+    encoder layer or, with a causal mask, a layer of a decoder-only model.
 
     num_layers: layers of the stack; initial parameters may depend on it.
     """
