@@ -339,6 +339,8 @@ def test_fields_that_give_the_same_arrays_another_meaning_are_named(source, tmp_
     config = config_from(source, model__activation="gelu", model__dropout_rate="0.3", model__scan_layers="True")
     opened(config, tmp_path, params_template())
     assert "other fields: activation='relu', here 'gelu'\n" in capsys.readouterr().err
+    opened(config_from(source, model__attention_window="3"), tmp_path / "window", params_template())
+    assert "other fields: attention_window=None, here 3\n" in capsys.readouterr().err
     opened(config_from(source), tmp_path / "same", params_template())
     assert "other fields" not in capsys.readouterr().err
 

@@ -311,7 +311,8 @@ def _differences(source: Mapping[str, Any], config: ExperimentConfig) -> list[st
     return [
         f"{field}={source[field]!r}, here {getattr(config.model, field)!r}"
         for field, declared in fields.items()
-        if source.get(field) is not None
+        if field in source
+        and (source[field] is not None or "derived_from" not in declared.metadata)
         and source[field] != getattr(config.model, field)
         and not declared.metadata.get("hyper")
         and not declared.metadata.get("rounding")
