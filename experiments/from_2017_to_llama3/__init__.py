@@ -1,1 +1,1 @@
-"""How should the model be told the order of its tokens?"""
+"""From the Transformer of 2017 to Llama 3: which of the seven steps carries weight?"""

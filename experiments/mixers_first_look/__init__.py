@@ -1,1 +1,1 @@
-"""Does an encoder know the order of its tokens before it has learned anything?"""
+"""What do attention, a gated delta rule and a hybrid of both recall?"""

@@ -1,1 +1,1 @@
-"""Does an encoder know the order of its tokens before it has learned anything?"""
+"""How far back can layers with a window recall?"""

@@ -8,7 +8,7 @@ LAYERS = 2
 
 
 def measure(scorer):
-    """Return how far back a trained model can see, by gradient, and how far its farthest answer is."""
+    """Return how far back a trained model can see, by gradient."""
     from experiments.windows.reach import reach_by_gradient
 
     return {"reach/tokens": float(reach_by_gradient(scorer.loaded.config.model, scorer.loaded.params))}

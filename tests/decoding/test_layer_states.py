@@ -11,7 +11,7 @@ import pytest
 import scipy.special
 from decoding_support import EOS_ID, START, from_prompts
 from reference import Model
-from support import HYBRIDS, assert_close, forward, random_params, tiny
+from support import HYBRIDS, assert_close, forward, random_params, slow_but, tiny
 
 from transformer_jax.config import DecodeConfig
 from transformer_jax.errors import ConfigError
@@ -20,7 +20,7 @@ from transformer_jax.models.decoder import TWO_WAY
 
 ROWS, LENGTH, CAPACITY = 3, 7, 9
 CONFIGS = [tiny(architecture="decoder_only", **fields) for fields in HYBRIDS]
-by_config = pytest.mark.parametrize("config", CONFIGS, ids=[fields["layer_pattern"] for fields in HYBRIDS])
+by_config = pytest.mark.parametrize("config", slow_but(CONFIGS[0], CONFIGS), ids=[f["layer_pattern"] for f in HYBRIDS])
 
 
 def decoder_of(config):

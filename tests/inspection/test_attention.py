@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import as_batch, assert_close, forward, make_batch, random_params, tiny
+from support import HYBRIDS, as_batch, assert_close, forward, make_batch, random_params, tiny
 
+from transformer_jax.cli import attention as attention_command
 from transformer_jax.config import DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.tokenizers import train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
@@ -242,3 +243,22 @@ def test_a_recurrent_model_without_attention(translator):
     for use in (lambda: selection(generator.config.model), lambda: attention_maps(generator, "12 7")):
         with pytest.raises(ConfigError, match=r"model.attention='none': .* no attention to show; train one with"):
             use()
+
+
+def test_layers_without_attention_are_left_out():
+    """Of G A G A G, layers 2 and 4 (counted from 1) have attention; the others have NaN in its place."""
+    config = tiny(architecture="decoder_only", **HYBRIDS[0])
+    params, batch = random_params(config), {"decoder_inputs": np.array([[3, 5, 6, 7]], np.int32)}
+    check_model(config, params)
+    weights = capture(config, params, batch).weights["decoder_self_attention"]
+    assert [bool(np.isfinite(of_layer).all()) for of_layer in weights] == [False, True, False, True, False]
+    assert_close(weights[[1, 3]].sum(-1), np.ones(weights[[1, 3]].shape[:-1]))
+    shown = selection(config)
+    assert shown.layers == {"decoder_self_attention": [1, 3]}
+    attention_command._check_finite({kind: weights[layers] for kind, layers in shown.layers.items()})
+    assert selection(config, layer=4).layers == {"decoder_self_attention": [3]}
+    with pytest.raises(ConfigError, match="--layer=3 has no attention"):
+        selection(config, layer=3)
+    without = tiny(architecture="decoder_only", mixer="gated_delta")
+    with pytest.raises(ConfigError, match="no layer of this model has attention to show"):
+        check_model(without, random_params(without))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import reference
 from flops_support import products
-from support import assert_close, tiny
+from support import assert_close, slow_but, tiny
 
 from transformer_jax.nn.gated_delta import (
     CHUNK,
@@ -95,12 +95,13 @@ def check_rule(inputs, chunk, memory=None, tolerance=1e-5):
         assert_close(x, expected, tolerance)
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 5, CHUNK])
+@pytest.mark.parametrize("chunk", slow_but(5, [1, 4, 5, CHUNK]))
 def test_chunks_and_steps_equal_a_loop_in_float64(chunk):
     """13 tokens: 13 chunks of 1, 4 of 4 with 3 tokens of padding, 3 of 5 with 2, and one."""
     check_rule(random_inputs(np.random.default_rng(0), 13), chunk)
 
 
+@pytest.mark.slow
 def test_strong_and_weak_decays_keep_their_digits():
     """Decays of e^-200 and of 0 stand beside those of e^-.01, and every token overwrites what it answers to its key."""
     rng, length = np.random.default_rng(1), 150
@@ -259,6 +260,7 @@ def test_padding_changes_nothing():
         assert not part[2].any()
 
 
+@pytest.mark.slow
 def test_gradients_of_padding_are_zero_and_those_of_tokens_as_without_it():
     x, params = texts(4, 1, 8), random_params(CONFIG)
 
@@ -301,6 +303,7 @@ def test_packed_texts_equal_those_alone_and_do_not_see_each_other():
     np.testing.assert_array_equal(gradient.any(axis=-1), third[0])
 
 
+@pytest.mark.slow
 def test_extreme_gates_and_keys_stay_finite():
     """Maps a thousand times too large, and keys of zeros: outputs and gradients are finite, in bfloat16 too."""
     config = tiny(head_dim=6, value_head_dim=5, dtype="bfloat16")
@@ -322,6 +325,7 @@ def test_extreme_gates_and_keys_stay_finite():
         assert np.isfinite(np.asarray(leaf, np.float32)).all()
 
 
+@pytest.mark.slow
 def test_bfloat16_rounds_only_maps_and_keeps_the_state_in_float32():
     config, params = tiny(head_dim=6, value_head_dim=5, dtype="bfloat16"), random_params(CONFIG)
     x = texts(7, 2, 9).astype(jnp.bfloat16)

@@ -95,6 +95,13 @@ def test_all_layers_are_frozen_whatever_their_structure():
     assert not [path for path in trained if path.startswith("decoder/layers")]
 
 
+def test_a_rule_that_freezes_no_layer_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"self_attention:1' freezes nothing: decoder/layers/\S+ has the layers 1, 3 of"
+    ):
+        trained_part("decoder/layers/self_attention:1", stack_shapes(HYBRID), layer_numbers(HYBRID))
+
+
 def test_a_layer_that_is_not_there_is_refused():
     with pytest.raises(ConfigError, match=r"'decoder/layers:6' needs 6 layers, but decoder/layers.* has 5"):
         trained_part("decoder/layers:6", stack_shapes(HYBRID), layer_numbers(HYBRID))

@@ -23,6 +23,7 @@ from run_support import (
     trained_folder,
     write_corpus,
 )
+from support import tiny
 from training_support import identical
 
 from transformer_jax.checkpoints.manifest import Leaf
@@ -333,6 +334,28 @@ def test_an_encoder_with_its_own_embeddings_is_refused(source, tmp_path):
     config = with_architecture(config_from(path), "encoder_only")
     with pytest.raises(CheckpointError, match=r"share_embeddings=False, so its 'embedding' is that of the decoder"):
         opened(config, tmp_path, shapes_of(config))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "problem"),
+    [
+        (("AG", 8), ("", 4), "its decoder/layers has the layers 0, 2, 4, 6 of the stack, here 0, 1, 2, 3"),
+        (("AG", 4), ("GA", 4), "its decoder/layers_gated_delta has the layers 1, 3 of the stack, here 0, 2"),
+        (("AG", 4), ("AG", 4), None),
+        (("", 4), ("", 6), None),  # another depth has other shapes, which are compared
+    ],
+)
+def test_layers_of_another_place_in_the_stack_are_refused(theirs, ours, problem):
+    def model(pattern, depth):
+        kinds = {"layer_pattern": pattern, "layer_kinds": "A:; G: mixer=gated_delta"} if pattern else {}
+        return tiny(architecture="decoder_only", num_decoder_layers=depth, **kinds)
+
+    source = dataclasses.asdict(model(*theirs))
+    if problem is None:
+        init_from._check_layers("x", source, model(*ours))
+    else:
+        with pytest.raises(CheckpointError, match=problem):
+            init_from._check_layers("x", source, model(*ours))
 
 
 def test_fields_that_give_the_same_arrays_another_meaning_are_named(source, tmp_path, capsys):

@@ -140,7 +140,7 @@ def _write(maps: AttentionMaps, shown: Selection, about: dict[str, str], folder:
     from transformer_jax.inspection.heat_maps import write_heat_maps
     from transformer_jax.inspection.page import attention_page
 
-    _check_finite(maps.weights)
+    _check_finite({kind: weights[shown.layers[kind]] for kind, weights in maps.weights.items()})
     pictures = write_heat_maps(maps, shown, folder)
     write_atomically(folder / "attention.html", attention_page(maps, shown, about).encode())
     arrays = io.BytesIO()

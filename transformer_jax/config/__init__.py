@@ -32,8 +32,8 @@ from transformer_jax.config.experiment import (
 )
 from transformer_jax.config.layers import (
     LAYERS,
-    folder,
     layer_configs,
+    layer_folder,
     layer_letters,
     layer_numbers,
     parse_kinds,
@@ -95,11 +95,11 @@ __all__ = [
     "derived_fields",
     "field_types",
     "flat",
-    "folder",
     "is_bookkeeping",
     "is_derived",
     "is_rounding",
     "layer_configs",
+    "layer_folder",
     "layer_letters",
     "layer_numbers",
     "leaf_fields",

@@ -190,8 +190,8 @@ class ExperimentConfig:
         for name, causal in (("prefix", "none"), ("source_mask", "causal")):
             if stateful and (value := getattr(self.task, name)) != causal:
                 yield (
-                    f"model.mixer='{stateful[0]}' reads in one direction; task.{name}='{value}' needs attention in "
-                    f"both: set task.{name}={causal}, or model.mixer=attention"
+                    f"model: a layer with mixer='{stateful[0]}' reads in one direction; task.{name}='{value}' needs "
+                    f"attention in both: set task.{name}={causal}, or mixer=attention in all layers"
                 )
 
     def _vocabulary_problems(self) -> Iterator[str]:

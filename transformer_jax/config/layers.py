@@ -76,7 +76,7 @@ def _kind_configs(config: Any) -> dict[str, Any]:
     return {"": plain, **{letter: dataclasses.replace(plain, **values) for letter, values in kinds.items()}}
 
 
-def folder(config: Any) -> str:
+def layer_folder(config: Any) -> str:
     """Return the name of the folder of the parameters of a layer: `layers`, or by what its kind has, `layers_MIXER`.
 
     Layers of one stack with equal folders have parameters of equal shapes, stacked in the order of the layers.
@@ -94,7 +94,7 @@ def layer_numbers(config: Any) -> dict[str, tuple[int, ...]]:
     numbers: dict[str, tuple[int, ...]] = {}
     for stack in config.stacks if config.is_transformer else ():
         for index, layer in enumerate(layer_configs(config, stack, getattr(config, f"num_{stack}_layers"))):
-            path = f"{stack}/{folder(layer)}"
+            path = f"{stack}/{layer_folder(layer)}"
             numbers[path] = (*numbers.get(path, ()), index)
     return numbers
 

@@ -93,7 +93,7 @@ class ModelConfig:
         None,
         "key/value heads; default num_heads; fewer: grouped-query attention, 1: multi-query",
         1,
-        read_by=_OF_TRANSFORMERS,
+        read_by=_WITH_ATTENTION,
         derived_from=("model.num_heads",),
     )
     head_dim: DerivedInt = number(
@@ -289,7 +289,7 @@ class ModelConfig:
         ("auto", "reference", "xla", "cudnn"),
         "implementation of attention; nn/attention_kernels.py",
         rounding=True,
-        read_by=_OF_TRANSFORMERS,
+        read_by=_WITH_ATTENTION,
     )
     dtype: str = choice("float32", ("float32", "bfloat16"), "number type of the computation; parameters stay float32")
     scan_layers: bool = field(

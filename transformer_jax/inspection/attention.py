@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax.config import LAYERS, RECURRENT, ModelConfig, layer_configs
+from transformer_jax.config import ATTENTION, LAYERS, RECURRENT, ModelConfig, layer_configs
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.tasks.batches.pair_rows import reads_source_two_way
@@ -151,7 +151,7 @@ def check_model(model: ModelConfig, params: Params) -> None:
         _recurrent_depths(model)
         return
     if model.is_transformer and "decoder" in model.stacks and not _attention_layers(model, "decoder"):
-        raise ConfigError(f"model.mixer='{model.mixer}': no layer of this model has attention to show")
+        raise ConfigError("no layer of this model has attention to show")
     folders = [part for name, part in params.get("decoder", {}).items() if name.split("_")[0] == LAYERS]
     parts = {name for layers in folders for name in layers}
     if "self_attention" not in parts or ("encoder" in params) != ("cross_attention" in parts):
@@ -164,7 +164,7 @@ def check_model(model: ModelConfig, params: Params) -> None:
 def _attention_layers(model: ModelConfig, stack: str) -> list[int]:
     """Return the numbers of the layers of a Transformer's stack that have attention."""
     layers = layer_configs(model, stack, getattr(model, f"num_{stack}_layers"))
-    return [number for number, layer in enumerate(layers) if layer.mixer == "attention"]
+    return [number for number, layer in enumerate(layers) if layer.mixer == ATTENTION]
 
 
 def _weights(generator: TextGenerator, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -106,7 +106,7 @@ class Architecture(abc.ABC):
     def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:
         """Return the kind of mask (`masks.AttentionMask.kind`) of every attention by name, for rows without packing.
 
-        Layers whose mask is of another kind, such as a window, have a name of their own; see `self_attention_kinds`.
+        If one layer of a stack has a window, the kind is `any` for all of them.
         """
         return {}
 
@@ -123,11 +123,11 @@ def self_attention_kinds(config: ModelConfig, stack: str, kind: str) -> dict[str
     """
     layers = layer_configs(config, stack, getattr(config, f"num_{stack}_layers"))
     found = [MIXERS[layer.mixer].mask_kind(layer, kind) for layer in layers]
-    name, kinds = (
-        f"{stack} self-attention",
-        sorted({own for own in found if own is not None}, key=lambda own: own != kind),
-    )
-    return {name if own in (kind, kinds[0]) else f"{name}, other mask": own for own in kinds}
+    kinds = {own for own in found if own is not None}
+    if not kinds:
+        return {}
+    # Layers whose masks differ run one program, with the window as data.
+    return {f"{stack} self-attention": kinds.pop() if len(kinds) == 1 else "any"}
 
 
 ARCHITECTURES: Registry[Architecture] = Registry(

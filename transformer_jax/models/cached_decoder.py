@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from transformer_jax.config import ATTENTION, LAYERS, ModelConfig, folder, layer_configs
+from transformer_jax.config import ATTENTION, LAYERS, ModelConfig, layer_configs, layer_folder
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.decoder import TWO_WAY, Started, StepOutput, TokenDecoder
 from transformer_jax.nn.kv_cache import KVCache, LayerCache, grown
@@ -67,7 +67,7 @@ class CachedDecoder(TokenDecoder):
 
     @property
     def _folders(self) -> tuple[str, ...]:
-        return tuple(folder(config) for config in self._configs)
+        return tuple(layer_folder(config) for config in self._configs)
 
     def start(self, params: Params, batch: Batch, slots: int, width: int) -> Started:
         """Encode `inputs`, if there is an encoder, and read the prompts without their last tokens.

@@ -71,7 +71,8 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost], head: int | No
     With the letters of `transformer_jax.typing`, Hv for value_head_dim and M = 3 matrices in a gated feed-forward
     network, 2 in any other, the forward pass of the matrix products is, a multiply-add being 2 operations,
 
-        layer           B T (project(1, 1) + 2 M D F) + attend(T, T)
+        layer           B T (project(1, 1) + 2 M D F) + attend(T, T), with attention and a dense network; else the
+                        sum of `MIXERS` and `FEED_FORWARDS` of each layer
         cross-attention B T project(1, 0) + B S project(0, 1) + attend(T, S)
         patches         2 B P D of the P values of all patches of an image
         output          2 B T D V of the last stack, of images nothing; or `head`

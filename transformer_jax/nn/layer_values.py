@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from transformer_jax.config import ModelConfig, per_layer_fields
+from transformer_jax.config import ModelConfig, base_type, field_types, per_layer_fields
 from transformer_jax.typing import Array
 
 LayerValues = Mapping[str, Array]
@@ -30,7 +30,7 @@ def layer_values(configs: Sequence[ModelConfig]) -> LayerValues:
     for name, field in per_layer_fields(type(configs[0])).items():
         values = [getattr(config, name) for config in configs]
         if len(set(values)) > 1 and not field.metadata.get("structure"):
-            dtype = jnp.float32 if isinstance(field.default, float) else jnp.int32
+            dtype = jnp.float32 if base_type(field_types(type(configs[0]))[name]) is float else jnp.int32
             result[name] = jnp.array([NO_LIMIT if value is None else value for value in values], dtype)
     return result
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.config import LAYERS, ModelConfig, folder, layer_configs
+from transformer_jax.config import ATTENTION, LAYERS, ModelConfig, layer_configs, layer_folder
 from transformer_jax.nn import layer, norms
 from transformer_jax.nn.collected import COLLECTED, is_collecting
 from transformer_jax.nn.dropout import Dropout, drop, fold_dropout
@@ -95,9 +95,10 @@ class Stack(nn.Module):
     def setup(self) -> None:
         config = self.config
         self.configs = layer_configs(config, "decoder" if self.causal else "encoder", self.num_layers)
-        bias = ENCODINGS[config.position_encoding].bias
+        attends = any(own.mixer == ATTENTION for own in self.configs)
+        bias = ENCODINGS[config.position_encoding].bias if attends else None
         self.relative_bias = None if bias is None else bias(config, bidirectional=not self.causal)
-        self.folders = tuple(folder(own) for own in self.configs)
+        self.folders = tuple(layer_folder(own) for own in self.configs)
         for name in dict.fromkeys(self.folders):
             # Creates the parameters, stacked [L, ...], and applies nothing else: `_applied` reads them.
             created = nn.scan(
@@ -228,8 +229,10 @@ class Stack(nn.Module):
 
     def project_memory(self, memory: Float[Array, "B S D"], layers: Sequence[Params]) -> tuple[LayerCache, ...]:
         """Return the keys and values of a memory [B, S, D] for every layer, for `decode`; computed once."""
-        block = self._block(self.config)
-        return tuple(cache_layout(block.apply({"params": p}, memory, method="project_memory")) for p in layers)
+        return tuple(
+            cache_layout(self._block(config).apply({"params": params}, memory, method="project_memory"))
+            for config, params in zip(self.configs, layers, strict=True)
+        )
 
     def _bias(self, query_positions: Positions, key_positions: Int[Array, "#B S"]) -> Bias | None:
         """Return the bias that is added to attention logits, [B or 1, N, T, S], or None."""

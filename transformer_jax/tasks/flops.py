@@ -1,7 +1,7 @@
 """Floating-point operations of a training: of a step, of all steps, and the steps that a number of operations allows.
 
 `step_flops` counts the matrix products in full, as `models.flops.train_flops`; training logs it. `step_operations`
-leaves out the pairs of a query and a key that a causal mask hides. It is the measure of equal operations.
+leaves out the pairs of a query and a key that a causal mask or a window hides. It is the measure of equal operations.
 """
 
 from __future__ import annotations

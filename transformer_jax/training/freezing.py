@@ -165,8 +165,9 @@ def _layers_of(rule: FreezeRule, matching: Mapping[str, Any], numbers: LayerNumb
             f"{next(iter(matching))}; leave out ':{rule.layers}'"
         )
     heights = {of.stack: 0 for of in stacked.values()}
-    for of in stacked.values():
-        heights[of.stack] = max(heights[of.stack], *(layer + 1 for layer in of.layers))
+    for of in (*stacked.values(), *(_Layers(f.rpartition("/")[0], layers) for f, layers in numbers.items())):
+        if of.stack in heights:
+            heights[of.stack] = max(heights[of.stack], *(layer + 1 for layer in of.layers))
     stack = min(heights, key=heights.__getitem__)
     if heights[stack] < rule.layers:
         raise ConfigError(
@@ -174,6 +175,11 @@ def _layers_of(rule: FreezeRule, matching: Mapping[str, Any], numbers: LayerNumb
             f"{next(path for path, of in stacked.items() if of.stack == stack)} has {heights[stack]}"
         )
     rows = {path: sum(layer < rule.layers for layer in of.layers) for path, of in stacked.items()}
+    if not any(rows.values()):
+        raise ConfigError(
+            f"optimizer.freeze: '{rule.pattern}:{rule.layers}' freezes nothing: {next(iter(stacked))} has the layers "
+            f"{', '.join(map(str, next(iter(stacked.values())).layers))} of the stack, from 0"
+        )
     return {path: None if count == len(stacked[path].layers) else count for path, count in rows.items()}
 
 

@@ -30,6 +30,7 @@ from transformer_jax.config import (
     ModelConfig,
     TaskConfig,
     completed,
+    layer_numbers,
     unread_by,
 )
 from transformer_jax.config.recurrent import fields_of_missing_stacks
@@ -189,6 +190,7 @@ def open_other_run(config: ExperimentConfig, directory: WorkDirectory, template:
     if not config.training.new_parameters:
         _check_architecture(name, source["model"], config.model, stored)
         _check_inputs(name, source["model"], config.model)
+        _check_layers(name, source["model"], config.model)
         has_new_head = config.training.new_head or source["task"]["name"] != config.task.name
         usable = {path: leaf for path, leaf in stored.items() if not (has_new_head and _part(path) == HEAD)}
         differences = _differences(source["model"], config)
@@ -261,6 +263,21 @@ def _check_architecture(name: str, source: Mapping[str, Any], model: ModelConfig
             f"{name}: has model.share_embeddings=False, so its 'embedding' is that of the decoder; "
             f"{field}='{ours}' can only start from an encoder-decoder that shares its embeddings"
         )
+
+
+def _check_layers(name: str, source: Mapping[str, Any], model: ModelConfig) -> None:
+    """Raise CheckpointError if a folder of layers that both models have is of other layers of the stack there."""
+    values = {field.name: source[field.name] for field in dataclasses.fields(ModelConfig) if field.name in source}
+    try:
+        theirs = layer_numbers(ModelConfig(**values))
+    except (ValueError, KeyError, TypeError):  # a damaged record; the shapes of the arrays are compared anyway
+        return
+    for folder, ours in layer_numbers(model).items():
+        if len(theirs.get(folder, ())) == len(ours) and theirs[folder] != ours:
+            raise CheckpointError(
+                f"{name}: its {folder} has the layers {', '.join(map(str, theirs[folder]))} of the stack, here "
+                f"{', '.join(map(str, ours))}; set model.layer_pattern and layer_kinds as in the checkpoint"
+            )
 
 
 def _check_inputs(name: str, source: Mapping[str, Any], model: ModelConfig) -> None:
