@@ -38,4 +38,6 @@ def _influence(config: ModelConfig, params: Params, length: int) -> Array:
         module: Any = ARCHITECTURES[config.architecture].module(config)
         return module.apply({"params": changed}, {"decoder_inputs": ids}).outputs[0] @ weights
 
-    return jax.jacrev(outputs)(table[first])
+    # In forward mode: the batched backward pass of a scan is wrong in JAX 0.10.2 for some sizes, such as 64 places of
+    # width 64.
+    return jax.jacfwd(outputs)(table[first])

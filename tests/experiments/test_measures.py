@@ -487,3 +487,11 @@ def test_layers_with_windows_reach_so_many_times_their_width(window, layers, exp
     fields = {"architecture": "decoder_only", "num_decoder_layers": layers, "tie_output": False, "scan_layers": True}
     config = tiny(attention_window=window, **fields)
     assert reach_by_gradient(config, random_params(config), 12) == expected
+
+
+@pytest.mark.slow
+def test_the_reach_is_exact_where_the_batched_backward_pass_of_jax_is_not():
+    """64 places of width 64, as in the study."""
+    fields = {"architecture": "decoder_only", "norm_position": "pre", "tie_output": False, "max_length": 64}
+    config = tiny(attention_window=4, emb_dim=64, vocab_size=40, **fields)
+    assert reach_by_gradient(config, random_params(config), 64) == 6
