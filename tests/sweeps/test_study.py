@@ -1,7 +1,9 @@
 """Studies: their files, and the errors in them."""
 
 import json
+import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -190,3 +192,22 @@ def test_a_study_in_any_folder(tmp_path):
     found = own_study(tmp_path, "base.json")
     assert [trial.config.model.num_heads for trial in grid(found).trials] == [1, 1, 1, 2, 2, 2]
     assert {trial.config.model.emb_dim for trial in grid(found).trials} == {32}
+
+
+def test_a_study_within_the_folder_of_another_has_its_modules_and_its_baseline(tmp_path, monkeypatch):
+    outer = tmp_path / "experiments" / "mine"
+    inner = outer / "longer"
+    inner.mkdir(parents=True)
+    for folder in (outer.parent, outer, inner):
+        (folder / "__init__.py").write_text("")
+    (tmp_path / "base.json").write_text(json.dumps({"model": {"emb_dim": 32, "mlp_dim": 64}}))
+    (outer / "sizes.py").write_text("HEADS = (1, 4)\n")
+    (inner / "study.py").write_text(
+        "from experiments.mine.sizes import HEADS\n"
+        + OWN.replace("BASELINE", "'base.json'").replace('"model.num_heads", 1, 2', '"model.num_heads", *HEADS')
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with mock.patch.dict(sys.modules):
+        found = load_study(inner)
+    assert list(found.axes[0].values) == ["1", "4"]
+    assert found.find_baseline() == str(tmp_path / "base.json")

@@ -411,7 +411,8 @@ class Study:
         file, known, places = Path(name).expanduser(), builtin.configs(), []
         if self.folder != NOWHERE:
             folder = self.folder.absolute()
-            places = [folder, *([folder.parent.parent] if folder.parent.name == "experiments" else []), Path.cwd()]
+            root = _root(folder)
+            places = [folder, *([root] if root / "experiments" in folder.parents else []), Path.cwd()]
         for place in places:
             if (place / file).is_file():
                 return f"{place / file}{colon}{argument}"
@@ -572,7 +573,7 @@ def load_study(folder: Path) -> Study:
         others = sorted(path.parent.name for path in folder.parent.glob(f"*/{FILE}"))
         there = f"; there are {', '.join(others)}{nearest(folder.name, others)}" if others else ""
         raise ConfigError(f"--study={folder}: there is no {file}{there}")
-    _import_from(folder.absolute().parent.parent)
+    _import_from(_root(folder.absolute()))
     loading = _folder.set(folder)
     try:
         module = run_file(file, "study")
@@ -604,6 +605,14 @@ def _check_metric(metric: Metric, known: Sequence[str]) -> None:
         raise ConfigError(
             f"metric '{metric.name}': '{metric.split}' has the metrics {', '.join(known)}{nearest(name, known)}"
         )
+
+
+def _root(folder: Path) -> Path:
+    """Return the folder that holds `experiments`, also of a study within the folder of another: two or more above."""
+    root = folder.parent.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    return root
 
 
 def _import_from(root: Path) -> None:
