@@ -61,8 +61,8 @@ _SOURCE_LENGTHS = {"t5_small": 128}
 
 def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
     """Return the resolved config of the run to measure."""
-    names = ("dtype", "scan_layers", "remat", "attention_implementation", "layer_pattern", "layer_kinds")
-    fields = {name: getattr(arguments, name) for name in names}
+    chosen = ("dtype", "scan_layers", "remat", "attention_implementation", "layer_pattern", "layer_kinds")
+    fields = {name: getattr(arguments, name) for name in chosen}
     rate = arguments.dropout_rate
     if arguments.shape in FAMILIES and rate is not None:
         rates = {name: rate for name in DROPOUT_RATES if getattr(model_config(arguments.shape), name)}
@@ -76,7 +76,8 @@ def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
         places = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
         rates = dict.fromkeys(places, 0.1 if rate is None else rate)
     if arguments.num_layers is not None:
-        fields |= dict.fromkeys(("num_encoder_layers", "num_decoder_layers"), arguments.num_layers)
+        stacks = model_config(arguments.shape).stacks
+        fields |= {f"num_{stack}_layers": arguments.num_layers for stack in stacks}
     model = model_config(arguments.shape, **rates, **fields)
     batch, widths = _sizes(arguments)
     length = max(widths.values())

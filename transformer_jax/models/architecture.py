@@ -229,7 +229,7 @@ def init_params(config: ModelConfig, seed: int | Array, head: nn.Module | None =
 
 
 class Initial(NamedTuple):
-    """What a model has before the first step.
+    """Parameters and running averages before the first step.
 
     params: a nested dict of float32 arrays. running: the averages of its norms, empty if they have none.
     """

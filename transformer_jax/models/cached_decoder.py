@@ -188,7 +188,7 @@ class CachedDecoder(TokenDecoder):
 
     def reorder(self, cache: KVCache, parents: Array) -> KVCache:
         """Return the cache whose hypothesis w has the states of hypothesis parents[w] of its row; slots stay."""
-        if not any(config.mixer != ATTENTION for config in self._configs):
+        if all(config.mixer == ATTENTION for config in self._configs):
             return cache
         return _with_states(cache, lambda x: jnp.take_along_axis(x, parents[(..., *[None] * (x.ndim - 2))], axis=1))
 

@@ -36,7 +36,7 @@ class StackCost(NamedTuple):
 
     @property
     def seen(self) -> Tokens:
-        """What the mixer of a layer reads."""
+        """The tokens that the mixer of a layer reads."""
         return Tokens(self.rows, self.length, self.causal)
 
 

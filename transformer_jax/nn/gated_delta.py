@@ -48,7 +48,7 @@ STEP_SIZES = 0.001, 0.1
 
 
 class DeltaState(NamedTuple):
-    """What the mixer keeps of the tokens so far, for each of W hypotheses of a row; its size does not depend on them.
+    """The state of the mixer after the tokens so far, for each of W hypotheses of a row. Its size is fixed.
 
     memory: S, [B, W, N, H, Hv] float32. tail: the inputs of the convolution at the last A - 1 tokens,
     [B, W, A - 1, N, Q] in `config.dtype`; zeros stand for tokens before the first.
@@ -66,7 +66,7 @@ def empty_state(config: ModelConfig, batch: int) -> DeltaState:
 
 
 class DeltaInputs(NamedTuple):
-    """What the recurrence reads of a token, float32: query, key [..., N, H], value [..., N, Hv], and, [..., N],
+    """Inputs of the recurrence for a token, float32: query, key [..., N, H], value [..., N, Hv], and, [..., N],
     log_decay: log alpha, and strength: beta."""
 
     query: Array

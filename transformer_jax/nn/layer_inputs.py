@@ -1,4 +1,4 @@
-"""What a layer gets beside its activations, and what its parts return."""
+"""Inputs of a layer beside its activations, and the outputs of its parts."""
 
 from __future__ import annotations
 
