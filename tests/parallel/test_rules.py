@@ -7,12 +7,23 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
-from support import covering_set, shapes, tiny
+from support import HYBRIDS, covering_set, shapes, tiny
 from training_support import small_config
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import parameter_axes
-from transformer_jax.nn import attention, embedder, embeddings, feed_forward, layer, norms, positions, stack
+from transformer_jax.nn import (
+    attention,
+    embedder,
+    embeddings,
+    experts,
+    feed_forward,
+    gated_delta,
+    layer,
+    norms,
+    positions,
+    stack,
+)
 from transformer_jax.parallel.rules import shardings
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import state_shapes
@@ -57,19 +68,20 @@ def test_every_model_has_one_entry_for_each_of_its_parameters(fields):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_entry_is_for_a_parameter(architecture):
+def test_every_entry_is_for_a_parameter():
     """Each matches some model of the covering set; an unused entry could mean that a parameter was renamed."""
-    used, paths = set(), set()
-    for fields in covering_set():
-        config = tiny(**fields, architecture=architecture)
-        specs = specs_of(shardings(shapes(config), parameter_axes(config), mesh()))
-        ends = parameter_axes(config)
-        used |= {end for end in ends for path in specs if re.search(rf"(^|/){end}$", path)}
+    models = [{**fields, "architecture": name} for fields in covering_set() for name in ARCHITECTURES]
+    used, ends, paths = set(), set(), set()
+    for fields in (*models, *({**fields, "architecture": "decoder_only"} for fields in HYBRIDS)):
+        config = tiny(**fields)
+        axes = parameter_axes(config)
+        specs = specs_of(shardings(shapes(config), axes, mesh()))
+        used |= {end for end in axes for path in specs if re.search(rf"(^|/){end}$", path)}
+        ends |= set(axes)
         paths |= set(specs)
-    assert used == set(ends)
+    assert used == ends
     # Also those of nested blocks; an entry matches an entry of a larger block by the end of its name.
-    for block in (attention, embedder, embeddings, feed_forward, layer, norms, positions, stack):
+    for block in (attention, embedder, embeddings, experts, feed_forward, gated_delta, layer, norms, positions, stack):
         for end in block.PARAMETER_AXES:
             assert any(re.search(rf"(^|/){end}$", path) for path in paths), f"{block.__name__}: {end}"
             assert any(larger == end or larger.endswith(f"/{end}") for larger in ends), f"{block.__name__}: {end}"
