@@ -59,8 +59,5 @@ Weights = Float[jax.Array, "B N T S"]
 Mask = Bool[jax.Array, "#B #N #T S"]
 Bias = Float[jax.Array, "#B #N T S"]
 
-Axes = tuple[str | None, ...]
-"""Logical names of an array's last axes; None for an axis that is never divided among devices."""
-
 Params = Mapping[str, Any]
 Batch = Mapping[str, jax.Array]

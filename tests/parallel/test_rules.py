@@ -24,6 +24,7 @@ from transformer_jax.nn import (
     positions,
     stack,
 )
+from transformer_jax.nn.axes import Axes
 from transformer_jax.parallel.rules import shardings
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import state_shapes
@@ -177,11 +178,14 @@ def test_dimensions_that_a_mesh_does_not_divide_are_named():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda axes: axes.pop("output/kernel"), r"^output/kernel: expected exactly one .* rule, found \[\]"),
-        (lambda axes: axes.update(scale=(None,)), r"norm/scale: expected exactly one .* rule, found .*'scale'"),
+        (lambda axes: axes.pop("output/kernel"), r"^output/kernel: expected exactly one .* entry .*, found \[\]"),
         (
-            lambda axes: axes.update({r"decoder/layers/.*/hidden/kernel": (None, None)}),
-            "^decoder/layers/feed_forward/hidden/kernel: expected exactly one .* rule, found ",
+            lambda axes: axes.update(scale=Axes((), (None,))),
+            r"norm/scale: expected exactly one .* entry .*, found .*'scale'",
+        ),
+        (
+            lambda axes: axes.update({r"decoder/layers/.*/hidden/kernel": Axes((None,), (None,))}),
+            "^decoder/layers/feed_forward/hidden/kernel: expected exactly one .* entry .*, found ",
         ),
     ],
     ids=["none", "two for norms", "two for a kernel"],

@@ -19,13 +19,14 @@ from jaxtyping import Bool
 
 from transformer_jax.config import ModelConfig, layer_configs
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.nn.axes import ParameterAxes
 from transformer_jax.nn.batch_norm import initial_running, statistics_of
 from transformer_jax.nn.collected import COLLECTED, added
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.mixers import MIXERS
 from transformer_jax.nn.stack import Features
 from transformer_jax.registry import Registry
-from transformer_jax.typing import Array, Axes, Batch, Params
+from transformer_jax.typing import Array, Batch, Params
 
 
 class Architecture(abc.ABC):
@@ -99,8 +100,11 @@ class Architecture(abc.ABC):
         """Return roughly the bytes of a training step without parameters and moments, or None if they are not known."""
         return None
 
-    def parameter_axes(self, config: ModelConfig) -> Mapping[str, Axes] | None:
-        """Return logical axes by the end of a parameter's path; None if parameters cannot be divided among devices."""
+    def parameter_axes(self, config: ModelConfig) -> ParameterAxes | None:
+        """Return the axes of parameters by the end of their paths (nn/axes.py).
+
+        None: parameters cannot be divided among devices, and Muon cannot tell which are matrices.
+        """
         return None
 
     def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:
@@ -277,6 +281,6 @@ def counted_targets(batch: Batch) -> Bool[Array, "B T"] | None:
     return jnp.asarray(batch["inputs_mask"]) if "inputs" not in batch and "inputs_mask" in batch else None
 
 
-def parameter_axes(config: ModelConfig) -> Mapping[str, Axes] | None:
-    """Return the logical axes by which a launcher divides a model's parameters."""
+def parameter_axes(config: ModelConfig) -> ParameterAxes | None:
+    """Return the axes of a model's parameters; see `Architecture.parameter_axes`."""
     return ARCHITECTURES[config.architecture].parameter_axes(config)

@@ -18,13 +18,14 @@ from transformer_jax.models.architecture import (
 )
 from transformer_jax.models.cached_decoder import CachedDecoder
 from transformer_jax.nn import embedder, embeddings, stack
+from transformer_jax.nn.axes import ParameterAxes
 from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.embedder import Embedder
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, has_output_parameters, token_logits
 from transformer_jax.nn.masks import causal_mask, prefix_mask, segment_mask
 from transformer_jax.nn.positions import sequence_positions
 from transformer_jax.nn.stack import Decoded, Features, Stack, StackState
-from transformer_jax.typing import Array, Axes, Batch, Params
+from transformer_jax.typing import Array, Batch, Params
 
 
 class DecoderOnly(ModelModule):
@@ -96,7 +97,7 @@ class DecoderOnlyArchitecture(Architecture):
     def activation_bytes(self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1) -> int:
         return flops.activation_bytes(config, flops.decoder_only_stacks(config, rows, widths), loss_chunks)
 
-    def parameter_axes(self, config: ModelConfig) -> Mapping[str, Axes]:
+    def parameter_axes(self, config: ModelConfig) -> ParameterAxes:
         return embeddings.PARAMETER_AXES | embedder.PARAMETER_AXES | stack.PARAMETER_AXES
 
     def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:

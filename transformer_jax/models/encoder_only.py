@@ -22,6 +22,7 @@ from transformer_jax.models.architecture import (
     self_attention_kinds,
 )
 from transformer_jax.nn import embedder, embeddings, patches, stack
+from transformer_jax.nn.axes import ParameterAxes
 from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.embedder import Embedder
 from transformer_jax.nn.embeddings import OutputProjection, has_output_parameters, token_logits
@@ -29,7 +30,7 @@ from transformer_jax.nn.masks import padding_mask, segment_mask
 from transformer_jax.nn.patches import INPUTS
 from transformer_jax.nn.positions import sequence_positions
 from transformer_jax.nn.stack import Features, Stack
-from transformer_jax.typing import Array, Axes, Batch
+from transformer_jax.typing import Array, Batch
 
 
 class EncoderOnly(ModelModule):
@@ -114,7 +115,7 @@ class EncoderOnlyArchitecture(Architecture):
     def activation_bytes(self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1) -> int:
         return flops.activation_bytes(config, flops.encoder_only_stacks(config, rows, widths), loss_chunks)
 
-    def parameter_axes(self, config: ModelConfig) -> Mapping[str, Axes]:
+    def parameter_axes(self, config: ModelConfig) -> ParameterAxes:
         of_inputs = embeddings.PARAMETER_AXES if config.inputs == "tokens" else patches.PARAMETER_AXES
         return of_inputs | embedder.TYPED_PARAMETER_AXES | stack.PARAMETER_AXES
 

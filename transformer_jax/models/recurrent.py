@@ -20,6 +20,7 @@ from transformer_jax.models import recurrent_flops
 from transformer_jax.models.architecture import Architecture, ModelModule, example_ids
 from transformer_jax.models.decoder import TWO_WAY, Started, StepOutput, TokenDecoder
 from transformer_jax.nn import embeddings, recurrent, recurrent_decoder
+from transformer_jax.nn.axes import ParameterAxes
 from transformer_jax.nn.dropout import Dropout, drop, fold, fold_dropout, keep_mask
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, has_output_parameters, token_logits
 from transformer_jax.nn.masks import segment_mask
@@ -33,7 +34,7 @@ from transformer_jax.nn.recurrent_decoder import (
     feeds_back,
 )
 from transformer_jax.nn.stack import Features
-from transformer_jax.typing import Array, Axes, Batch, Params
+from transformer_jax.typing import Array, Batch, Params
 
 _ENCODER, _DECODER, _TEACHER = range(3)
 """Numbers of the parts for dropout and random choices. They enter the masks: do not change them."""
@@ -227,7 +228,7 @@ class RecurrentArchitecture(Architecture):
     def activation_bytes(self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1) -> int:
         return recurrent_flops.activation_bytes(config, rows, widths, loss_chunks)
 
-    def parameter_axes(self, config: ModelConfig) -> Mapping[str, Axes]:
+    def parameter_axes(self, config: ModelConfig) -> ParameterAxes:
         decoder = recurrent_decoder.PARAMETER_AXES if config.num_decoder_layers else {}
         return embeddings.PARAMETER_AXES | recurrent.PARAMETER_AXES | decoder
 

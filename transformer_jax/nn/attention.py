@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.attention_kernels import choose, library_attention
+from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.dropout import Dropout, drop, fold_dropout
 from transformer_jax.nn.initialisation import kernel_init, query_init, residual_kernel_init
 from transformer_jax.nn.kv_cache import KeyValue, LayerCache, append, cached_attention
@@ -211,13 +212,13 @@ class SelfAttention(MultiHeadAttention):
 
 
 PARAMETER_AXES = {
-    "(query|key|value)/kernel": ("emb", "heads", None),
-    "(query|key|value)/bias": ("heads", None),
-    "out/kernel": ("heads", None, "emb"),
-    "out/bias": (None,),
-    "(query|key)_norm/scale": (None,),
+    "(query|key|value)/kernel": Axes(("emb",), ("heads", None)),
+    "(query|key|value)/bias": Axes((), ("heads", None)),
+    "out/kernel": Axes(("heads", None), ("emb",)),
+    "out/bias": Axes((), (None,)),
+    "(query|key)_norm/scale": Axes((), (None,)),
 }
-"""Logical axes of the parameters of `MultiHeadAttention`, by the end of their paths; see parallel/rules.py."""
+"""Axes of the parameters of `MultiHeadAttention`, by the end of their paths."""
 
 
 def mask_kind(config: ModelConfig, kind: str) -> str:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import norms, positions
 from transformer_jax.nn.activation_sharding import ACTIVATIONS, constrain
+from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.initialisation import table_init
 from transformer_jax.nn.norms import Norm
@@ -72,7 +73,7 @@ PARAMETER_AXES = {
     **{f"position_embedding/{path}": axes for path, axes in positions.PARAMETER_AXES.items()},
     **{f"embedding_norm/{path}": axes for path, axes in norms.PARAMETER_AXES.items()},
 }
-"""Logical axes of the parameters of `Embedder`, by the end of their paths."""
+"""Axes of the parameters of `Embedder`, by the end of their paths."""
 
-TYPED_PARAMETER_AXES = {**PARAMETER_AXES, "type_embedding/embedding": (None, "emb")}
+TYPED_PARAMETER_AXES = {**PARAMETER_AXES, "type_embedding/embedding": Axes((None,), ("emb",))}
 """The same of a `typed` Embedder."""

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import linear
 from transformer_jax.nn.activation_sharding import LOGITS, constrain
+from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.initialisation import bias_init, output_init, table_init
 from transformer_jax.typing import Activations, Array, Ids
 
@@ -73,8 +74,8 @@ class OutputProjection(nn.Module):
 
 
 PARAMETER_AXES = {
-    "(source_)?embedding/embedding": ("vocab", "emb"),
-    "output/kernel": ("emb", "vocab"),
-    "output/bias": ("vocab",),
+    "(source_)?embedding/embedding": Axes(("vocab",), ("emb",)),
+    "output/kernel": Axes(("emb",), ("vocab",)),
+    "output/bias": Axes((), ("vocab",)),
 }
-"""Logical axes of the parameters of `TokenEmbedding` and `OutputProjection`, by the names that models give them."""
+"""Axes of the parameters of `TokenEmbedding` and `OutputProjection`, by the names that models give them."""

@@ -36,6 +36,7 @@ from jaxtyping import Bool, Float
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import feed_forward
+from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.collected import collect, is_collecting
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.feed_forward import ACTIVATIONS
@@ -191,10 +192,10 @@ def router_z_loss(sums: Mapping[str, Array], whole: Mapping[str, Array]) -> Arra
 
 
 PARAMETER_AXES = {
-    "router/kernel": ("emb", None),
-    **{path: (None, *axes) for path, axes in feed_forward.PARAMETER_AXES.items()},
+    "router/kernel": Axes(("emb",), (None,)),
+    **feed_forward.PARAMETER_AXES,
 }
-"""Logical axes of the parameters of `Experts`, by the end of their paths: every device has its part of every expert."""
+"""Axes of the parameters of `Experts`, by the end of their paths; E is in front, and is not divided among devices."""
 
 
 def forward_flops(config: ModelConfig, tokens: int) -> int:

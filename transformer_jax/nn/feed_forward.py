@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool
 
 from transformer_jax.config import ModelConfig
+from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.initialisation import kernel_init, residual_kernel_init
 from transformer_jax.nn.linear import Linear, fused
@@ -91,12 +92,12 @@ class FeedForward(nn.Module):
 
 
 PARAMETER_AXES = {
-    "(hidden|gate)/kernel": ("emb", "mlp"),
-    "(hidden|gate)/bias": ("mlp",),
-    "out/kernel": ("mlp", "emb"),
-    "out/bias": (None,),
+    "(hidden|gate)/kernel": Axes(("emb",), ("mlp",)),
+    "(hidden|gate)/bias": Axes((), ("mlp",)),
+    "out/kernel": Axes(("mlp",), ("emb",)),
+    "out/bias": Axes((), (None,)),
 }
-"""Logical axes of the parameters of `FeedForward`, by the end of their paths."""
+"""Axes of the parameters of `FeedForward`, by the end of their paths."""
 
 
 def forward_flops(config: ModelConfig, tokens: int) -> int:

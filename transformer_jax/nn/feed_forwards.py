@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import experts, feed_forward
-from transformer_jax.typing import Axes
+from transformer_jax.nn.axes import ParameterAxes
 
 
 class FeedForwardPart(NamedTuple):
@@ -18,7 +18,7 @@ class FeedForwardPart(NamedTuple):
     - name: of the module in a layer, and of its parameters' folder.
     - module: of (config, num_sums), a `flax.linen.Module` that maps (x [B, T, D], dropout, is_token) to [B, T, D]; in
       training it may collect sums over the tokens of is_token [B, T], None for all (nn/collected.py).
-    - axes: logical axes of its parameters, by the end of their paths.
+    - axes: axes of its parameters, by the end of their paths.
     - flops: (config, number of tokens) -> floating-point operations of the forward pass.
     - kept_bytes: (config, number of tokens) -> the bytes that the backward pass needs beside 14 D elements a token,
       which the rest of the layer has.
@@ -26,7 +26,7 @@ class FeedForwardPart(NamedTuple):
 
     name: str
     module: Callable[[ModelConfig, int], nn.Module]
-    axes: Mapping[str, Axes]
+    axes: ParameterAxes
     flops: Callable[[ModelConfig, int], int]
     kept_bytes: Callable[[ModelConfig, int], int]
 

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from transformer_jax.config import ModelConfig
+from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.initialisation import kernel_init, residual_kernel_init
 from transformer_jax.nn.layer_inputs import LayerInputs, LayerState, Mixed
@@ -438,17 +439,17 @@ def _tail(window: Float[Array, "B P N Q"], is_token: Bool[Array, "B T"] | None) 
 
 
 PARAMETER_AXES = {
-    "(query|key|value|gate)/kernel": ("emb", "heads", None),
-    "(query|key|value|gate)/bias": ("heads", None),
-    "(strength|decay)/kernel": ("emb", "heads"),
-    "(strength|decay)/bias": ("heads",),
-    "decay/scale": ("heads",),
-    "convolution/kernel": (None, "heads", None),
-    "norm/scale": (None,),
-    "out/kernel": ("heads", None, "emb"),
-    "out/bias": (None,),
+    "(query|key|value|gate)/kernel": Axes(("emb",), ("heads", None)),
+    "(query|key|value|gate)/bias": Axes((), ("heads", None)),
+    "(strength|decay)/kernel": Axes(("emb",), ("heads",)),
+    "(strength|decay)/bias": Axes((), ("heads",)),
+    "decay/scale": Axes((), ("heads",)),
+    "convolution/kernel": Axes((None,), (), ("heads", None)),
+    "norm/scale": Axes((), (None,)),
+    "out/kernel": Axes(("heads", None), ("emb",)),
+    "out/bias": Axes((), (None,)),
 }
-"""Logical axes of the parameters of `GatedDelta`, by the end of their paths; see parallel/rules.py."""
+"""Axes of the parameters of `GatedDelta`, by the end of their paths."""
 
 
 def forward_flops(config: ModelConfig, length: int) -> int:

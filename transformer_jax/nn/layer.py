@@ -123,4 +123,4 @@ PARAMETER_AXES = {
     **{rf"\w+_residual/norm/{path}": axes for path, axes in norms.PARAMETER_AXES.items()},
     **{f"{part.name}/{path}": axes for part in FEED_FORWARDS.values() for path, axes in part.axes.items()},
 }
-"""Logical axes of the parameters of `Layer`, by the end of their paths."""
+"""Axes of the parameters of `Layer`, by the end of their paths."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import attention, gated_delta
+from transformer_jax.nn.axes import ParameterAxes
 from transformer_jax.nn.kv_cache import empty_layer
-from transformer_jax.typing import Axes
 
 
 class Tokens(NamedTuple):
@@ -32,7 +32,7 @@ class Mixer(NamedTuple):
     - module: of (config, num_sums, return_weights), a `flax.linen.Module` with the methods of `SelfAttention`:
       a call maps a whole sequence; `read` maps the next T tokens of a sequence, and `step` one token for each of W
       hypotheses, from a state and to a new one.
-    - axes: logical axes of its parameters, by the end of their paths.
+    - axes: axes of its parameters, by the end of their paths.
     - start: (config, rows, slots) -> the state before the first token. A cache of slots is shared by the hypotheses of
       a row; any other state is a tree of arrays [B, 1, ...], which the decoder repeats and gathers by hypothesis.
     - flops: (config, tokens) -> operations of the forward pass, with all pairs of a query and a key.
@@ -45,7 +45,7 @@ class Mixer(NamedTuple):
 
     name: str
     module: Callable[..., nn.Module]
-    axes: Mapping[str, Axes]
+    axes: ParameterAxes
     start: Callable[[ModelConfig, int, int], Any]
     flops: Callable[[ModelConfig, Tokens], int]
     kept_bytes: Callable[[ModelConfig, Tokens], int]

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from transformer_jax.config import ModelConfig
+from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.batch_norm import RUNNING, STATISTICS, as_row, batch_norm, batch_statistics
 from transformer_jax.nn.collected import collect, is_collecting
 from transformer_jax.typing import Array
@@ -127,5 +128,5 @@ class HeadNorm(nn.Module):
         return self.function(x, self.param("scale", nn.initializers.ones, (self.width,)), self.epsilon)
 
 
-PARAMETER_AXES = {f"(scale|bias|{'|'.join(RUNNING)})": (None,)}
-"""Logical axes of the parameters and running averages of `Norm`: vectors of the model's width are not divided."""
+PARAMETER_AXES = {f"(scale|bias|{'|'.join(RUNNING)})": Axes((), (None,))}
+"""Axes of the parameters and running averages of `Norm`: vectors of the model's width are not divided."""

@@ -8,6 +8,7 @@ from jaxtyping import Float, UInt8
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.config.model import parse_pixel_values
+from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.embeddings import TokenEmbedding
 from transformer_jax.nn.initialisation import kernel_init
 from transformer_jax.nn.linear import Linear
@@ -69,11 +70,11 @@ class PatchEmbedding(nn.Module):
 
 
 PARAMETER_AXES = {
-    "embedding/projection/kernel": (None, "emb"),
-    "embedding/projection/bias": (None,),
-    "embedding/class_token": (None,),
+    "embedding/projection/kernel": Axes((None, None, None), ("emb",)),
+    "embedding/projection/bias": Axes((), (None,)),
+    "embedding/class_token": Axes((), (None,)),
 }
-"""Logical axes of the parameters of `PatchEmbedding`, by the names that models give them."""
+"""Axes of the parameters of `PatchEmbedding`, by the names that models give them."""
 
 INPUTS = {"tokens": TokenEmbedding, "patches": PatchEmbedding}
 """Modules that make vectors [B, T, D] of what an encoder reads, by the values of `model.inputs`."""

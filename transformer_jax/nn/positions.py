@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import DataError
 from transformer_jax.nn.activation_sharding import constrain
+from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.initialisation import bias_table_init, table_init
 from transformer_jax.typing import Activations, Array, Batch, Heads, Ids, Positions
 
@@ -242,5 +243,5 @@ class PositionEmbedding(nn.Module):
         return x if added is None else x + added(self.config, positions).astype(x.dtype)
 
 
-PARAMETER_AXES = {"learned/embedding": (None, "emb")}
-"""Logical axes of the parameters of `PositionEmbedding`, by the end of their paths."""
+PARAMETER_AXES = {"learned/embedding": Axes((None,), ("emb",))}
+"""Axes of the parameters of `PositionEmbedding`, by the end of their paths."""

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
 from transformer_jax.config import ModelConfig
+from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.dropout import Dropout, drop, fold_dropout
 from transformer_jax.nn.initialisation import (
     KernelInit,
@@ -333,11 +334,11 @@ class RecurrentEncoder(nn.Module):
 
 
 CELL_AXES = {
-    "input/kernel": ("emb", None, "mlp"),
-    "input/bias": (None, "mlp"),
-    "state/kernel": ("emb", None, "mlp"),
-    "state/bias": (None, "mlp"),
+    "input/kernel": Axes(("emb",), ("mlp",), (None,)),
+    "input/bias": Axes((), ("mlp",), (None,)),
+    "state/kernel": Axes(("emb",), ("mlp",), (None,)),
+    "state/bias": Axes((), ("mlp",), (None,)),
 }
-"""Logical axes of the parameters of `RecurrentCell`, by the end of their paths."""
+"""Axes of the parameters of `RecurrentCell`, by the end of their paths."""
 PARAMETER_AXES = {rf"(forwards|backwards)_\d+/{path}": axes for path, axes in CELL_AXES.items()}
 """The same of `RecurrentEncoder`."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from transformer_jax.config import ModelConfig
+from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.initialisation import kernel_init
 from transformer_jax.nn.linear import linear, product_float32
 from transformer_jax.nn.recurrent import Affine
@@ -138,9 +139,9 @@ class RecurrentAttention(nn.Module):
 
 
 PARAMETER_AXES = {
-    "attention/key/kernel": ("emb", "mlp"),
-    "attention/query/kernel": ("emb", "mlp"),
-    "attention/query/bias": ("mlp",),
-    "attention/score": ("mlp",),
+    "attention/key/kernel": Axes(("emb",), ("mlp",)),
+    "attention/query/kernel": Axes(("emb",), ("mlp",)),
+    "attention/query/bias": Axes((), ("mlp",)),
+    "attention/score": Axes(("mlp",), ()),
 }
-"""Logical axes of the parameters of `RecurrentAttention`."""
+"""Axes of the parameters of `RecurrentAttention`."""

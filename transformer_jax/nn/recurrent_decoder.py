@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import recurrent, recurrent_attention
+from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.dropout import Dropout, drop, fold_dropout
 from transformer_jax.nn.linear import linear
 from transformer_jax.nn.recurrent import (
@@ -449,9 +450,9 @@ def _joined(y: Array) -> Array:
 PARAMETER_AXES = {
     **{rf"layers_\d+/{path}": axes for path, axes in recurrent.CELL_AXES.items()},
     **recurrent_attention.PARAMETER_AXES,
-    "bridge/kernel": ("emb", None, None, "mlp"),
-    "bridge/bias": (None, None, "mlp"),
-    "attentional/kernel": ("emb", "mlp"),
-    "maxout/kernel": ("emb", None, "mlp"),
+    "bridge/kernel": Axes(("emb",), ("mlp",), (None, None)),
+    "bridge/bias": Axes((), ("mlp",), (None, None)),
+    "attentional/kernel": Axes(("emb",), ("mlp",)),
+    "maxout/kernel": Axes(("emb",), ("mlp",), (None,)),
 }
-"""Logical axes of the parameters of `RecurrentDecoder`, by the end of their paths."""
+"""Axes of the parameters of `RecurrentDecoder`, by the end of their paths."""

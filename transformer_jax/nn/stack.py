@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 
 from transformer_jax.config import ATTENTION, LAYERS, ModelConfig, layer_configs, layer_folder
 from transformer_jax.nn import layer, norms
+from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.collected import COLLECTED, is_collecting
 from transformer_jax.nn.dropout import Dropout, drop, fold_dropout
 from transformer_jax.nn.kv_cache import LayerCache, cache_layout
@@ -246,7 +247,7 @@ class Stack(nn.Module):
 
 PARAMETER_AXES = {
     **{rf"{LAYERS}\w*/{path}": axes for path, axes in layer.PARAMETER_AXES.items()},
-    "relative_bias/embedding": (None, "heads"),
+    "relative_bias/embedding": Axes((None,), ("heads",)),
     **{f"final_norm/{path}": axes for path, axes in norms.PARAMETER_AXES.items()},
 }
-"""Logical axes of the parameters of `Stack`, by the end of their paths; those of `layers` have one more, in front."""
+"""Axes of the parameters of `Stack`, by the end of their paths; those of `layers` have one more, in front."""

@@ -23,8 +23,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.nn.activation_sharding import activations_sharded
+from transformer_jax.nn.axes import ParameterAxes
 from transformer_jax.parallel.placement import DATA, FSDP, TENSOR, RowPlacement
-from transformer_jax.parallel.rules import ParameterAxes, shardings
+from transformer_jax.parallel.rules import shardings
 from transformer_jax.typing import Array
 
 Step = Callable[..., tuple[Any, Any]]
@@ -66,7 +67,7 @@ def make_launcher(config: ExperimentConfig, step: Step, parameter_axes: Paramete
     """Return the launcher of `config.parallel` for `step`, over its number of devices.
 
     Args:
-      parameter_axes: logical axes of the model's parameters; see parallel/rules.py.
+      parameter_axes: axes of the model's parameters; see nn/axes.py.
 
     Raises: ConfigError if there are too few devices, or if the rows of a batch cannot be divided among them.
     """

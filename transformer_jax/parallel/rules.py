@@ -1,9 +1,8 @@
 """Rules for the division of parameters among the devices of a mesh, by logical axes.
 
-Each block has a table `PARAMETER_AXES`. It gives names to the axes of the block's parameters; its keys are regular
-expressions for the end of a parameter's path. This module maps each name to the mesh axis that divides it. Axes are
-right-aligned, because the layers of a stack have one more axis in front. Moments of the optimizer are divided like
-their parameter, since their paths have the same end.
+Tables give names to the axes of parameters (nn/axes.py). This module maps each name to the mesh axis that divides it.
+Names are right-aligned, because the layers of a stack have one more axis in front. Moments of the optimizer are divided
+like their parameter, since their paths have the same end.
 """
 
 from __future__ import annotations
@@ -17,16 +16,13 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.nn.axes import ParameterAxes, axes_of
 from transformer_jax.parallel.placement import FSDP, TENSOR
-
-ParameterAxes = Mapping[str, tuple[str | None, ...]]
-"""Logical names of an array's last axes, by the end of its path."""
 
 MESH_AXES: Mapping[str, str] = {"vocab": TENSOR, "heads": TENSOR, "mlp": TENSOR, "emb": FSDP}
 """`tensor` divides heads, feed-forward units and vocabulary (Shoeybi et al. 2019, section 3); `fsdp` the other axis of
 every matrix (Rajbhandari et al. 2020, section 5.3; Xu et al. 2021). Vectors of the model's width stay whole."""
 
-_HEAD = re.compile(r"(^|/)head/")
 _FACTORS = re.compile(r"(^|/)v_(row|col)/")  # of Adafactor's second moments: vectors per matrix
 
 
@@ -51,12 +47,11 @@ def shardings(tree: Any, parameter_axes: ParameterAxes | None, mesh: Mesh | Abst
 
     def of_leaf(key_path: jax.tree_util.KeyPath, leaf: Any) -> NamedSharding:
         path = jax.tree_util.keystr(key_path, simple=True, separator="/")
-        if math.prod(leaf.shape) == 1 or parameter_axes is None or _HEAD.search(path) or _FACTORS.search(path):
+        if math.prod(leaf.shape) == 1 or parameter_axes is None or _FACTORS.search(path):
             return NamedSharding(mesh, PartitionSpec())
-        matching = [(end, axes) for end, axes in parameter_axes.items() if re.search(rf"(^|/){end}$", path)]
-        if len(matching) != 1:
-            raise ValueError(f"{path}: expected exactly one matching sharding rule, found {matching}")
-        axes = tuple(None if name is None else MESH_AXES[name] for name in matching[0][1])
+        if (named := axes_of(path, parameter_axes)) is None:
+            return NamedSharding(mesh, PartitionSpec())
+        axes = tuple(None if name is None else MESH_AXES[name] for name in named.names)
         problems.extend(_indivisible(path, leaf.shape, axes, sizes))
         # An axis of one device is left out, so that an undivided state has the same shardings as a replicated one.
         used = [axis if axis is not None and sizes[axis] > 1 else None for axis in axes]
