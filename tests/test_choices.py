@@ -227,7 +227,8 @@ def test_names_are_the_keys_of_the_table(name):
 
 
 def test_an_addition_to_a_table_is_a_valid_value(monkeypatch):
-    monkeypatch.setitem(TABLES["model.activation"].table, "square", TABLES["model.activation"].table["relu"])
+    table = TABLES["model.activation"].table
+    monkeypatch.setitem(table._registered, "square", table["relu"])
     assert ExperimentConfig(model=ModelConfig(activation="square")).resolved().model.activation == "square"
 
 

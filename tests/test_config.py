@@ -144,7 +144,7 @@ def test_resolution_is_idempotent():
             "model__position_encoding",
             "sinusodial",
             "model.position_encoding='sinusodial': expected one of sinusoidal, sinusoidal_2d, learned, rotary, "
-            "relative, none (did you mean 'sinusoidal'?)",
+            "relative, none, or MODULE:OBJECT (did you mean 'sinusoidal'?)",
         ),
         ("parallel__fsdp", 0, "parallel.fsdp=0: expected at least 1"),
         ("parallel__launcher", "xyz", "parallel.launcher='xyz': expected one of jit, shard_map, pmap"),

@@ -1,4 +1,7 @@
-"""The modules of docs/extending.md work as a user would write them: a source, a metric and a measure of one's own."""
+"""The modules of docs/extending.md work as a user would write them: a source, a metric and a measure of one's own.
+
+test_outside_parts.py has those of examples/parts, which the page shows.
+"""
 
 import json
 from pathlib import Path
@@ -6,6 +9,7 @@ from pathlib import Path
 import pytest
 from run_support import run_main, write_own_modules
 
+from transformer_jax.builtin import parts
 from transformer_jax.evaluation.scoring import Scorer
 from transformer_jax.sweeps.study import load_study
 
@@ -26,6 +30,14 @@ def modules(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
+
+
+def test_the_page_shows_the_examples(modules):
+    shown = {path.stem: path.read_text() for path in modules.glob("*.py")}
+    assert parts().keys() <= shown.keys()
+    for name, path in parts().items():
+        assert shown[name] == path.read_text(), f"docs/extending.md and {path} differ"
+        assert f"={name}:" in PAGE.read_text(), f"docs/extending.md has no command with {name}"
 
 
 @pytest.mark.slow

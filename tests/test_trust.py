@@ -21,7 +21,7 @@ from transformer_jax import trust
 from transformer_jax.checkpoints.manifest import Manifest, seal
 from transformer_jax.cli.help import COMMANDS, command_help
 from transformer_jax.cli.main import main
-from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig, parse_kinds
 from transformer_jax.config_file import read_config
 from transformer_jax.data.sources import SOURCES
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
@@ -60,8 +60,40 @@ class Source(EmbeddedSource):
 
 def make(config):
     return Source(config)
+
+
+from transformer_jax.nn.feed_forward import ACTIVATIONS
+from transformer_jax.nn.feed_forwards import FEED_FORWARDS
+from transformer_jax.nn.mixers import MIXERS
+from transformer_jax.nn.norms import NORMS
+from transformer_jax.nn.positions import ENCODINGS
+from transformer_jax.nn.residual import NORM_POSITIONS
+
+ACTIVATION, NORM, ENCODING = ACTIVATIONS["gelu"], NORMS["rmsnorm"], ENCODINGS["none"]
+NORM_POSITION = NORM_POSITIONS["pre"]
+MIXER = MIXERS["attention"]._replace(name="evil")
+FEED_FORWARD = FEED_FORWARDS["dense"]._replace(name="evil_too")
+
+
+def rule(static, hyper):
+    return []
+
+
+def schedule(step, hyper):
+    return step
 """
 FIELDS = {"task.name": "evil:Task", "model.architecture": "evil:Architecture", "data.source": "evil:Source"}
+PARTS = {
+    "model.mixer": "evil:MIXER",
+    "model.feed_forward": "evil:FEED_FORWARD",
+    "model.norm": "evil:NORM",
+    "model.norm_position": "evil:NORM_POSITION",
+    "model.activation": "evil:ACTIVATION",
+    "model.position_encoding": "evil:ENCODING",
+    "optimizer.name": "evil:rule",
+    "optimizer.schedule": "evil:schedule",
+}
+IN_A_LAYER = {"model.layer_pattern": "AB", "model.layer_kinds": "A: feed_forward=evil:FEED_FORWARD; B:"}
 
 
 @pytest.fixture
@@ -74,8 +106,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv(trust.VARIABLE, raising=False)
     monkeypatch.setattr(trust, "_state", trust._State())
-    for table in (TASKS, SOURCES):
-        monkeypatch.setattr(table, "_imported", {})
+    for table in (TASKS, SOURCES, *map(table_of, PARTS)):
+        monkeypatch.setattr(table, "_imported", {n: value for n, value in table._imported.items() if ":" not in n})
+    parse_kinds.cache_clear()
     yield tmp_path
     for name in [name for name in sys.modules if name.partition(".")[0] in ("evil", "evils", "evils2")]:
         del sys.modules[name]
@@ -150,6 +183,55 @@ def test_commands_import_nothing_that_a_file_names(folder, monkeypatch, capsys, 
     assert "evil" not in sys.modules
 
 
+@pytest.mark.parametrize(("field", "value"), PARTS.items())
+def test_no_part_that_a_file_names_is_imported(folder, capsys, field, value):
+    run = run_in(folder, **{field: value})
+    assert main(["inspect", f"--checkpoint={run}"]) == 2
+    assert (
+        f"{RECORD} names {field}='{value}', code that is not part of this package. It is not" in capsys.readouterr().err
+    )
+    with trust.command(), trust.reading("file"), pytest.raises(UntrustedError):  # neither if nobody asked before
+        _ = table_of(field)[value]
+    assert not imported(folder)
+    assert main(["inspect", f"--config={run / 'config.json'}", "--trust=evil"]) in (0, 2)
+    assert imported(folder)
+
+
+def table_of(field):
+    section, _, leaf = field.partition(".")
+    return getattr(ExperimentConfig(), section).__dataclass_fields__[leaf].metadata["choices"].table
+
+
+@pytest.mark.parametrize(
+    "kinds", [IN_A_LAYER["model.layer_kinds"], "B:;A:feed_forward = evil:FEED_FORWARD,mixer=attention"]
+)
+def test_no_part_that_a_file_names_for_a_layer_is_imported(folder, capsys, kinds):
+    run = run_in(folder, **{**IN_A_LAYER, "model.layer_kinds": kinds})
+    assert main(["inspect", f"--checkpoint={run}"]) == 2
+    said = capsys.readouterr().err
+    assert "names model.layer_kinds: A: feed_forward='evil:FEED_FORWARD', code that is not part" in said
+    assert "pass --trust=evil (or" in said
+    assert not imported(folder)
+    assert main(["inspect", f"--config={run / 'config.json'}", "--trust=evil"]) == 0
+    assert imported(folder)
+
+
+def test_imported_functions_need_trust_of_their_own(folder):
+    """A function does not say what it is for; an entry of a block does."""
+    import evil  # ty: ignore[unresolved-import]
+
+    config = ExperimentConfig.from_config_dict(naming(**{"model.activation": "evil:ACTIVATION"}))
+    assert table_of("model.activation")[config.model.activation] is evil.ACTIVATION
+    values = naming(**{"optimizer.name": "evil:rule"})
+    said = (
+        r"names optimizer\.name='evil:rule', .* It is not known to be a function of \(static, hyper\)\. If you trust it"
+    )
+    with pytest.raises(UntrustedError, match=said):
+        ExperimentConfig.from_config_dict(values)
+    trust.trust_modules("evil")
+    assert ExperimentConfig.from_config_dict(values).optimizer.name == "evil:rule"
+
+
 @pytest.mark.parametrize("how", ["--trust=evil", "--trust=other,evil", "--trust=other --trust=evil", "environment"])
 def test_a_trusted_module_is_imported(folder, monkeypatch, capsys, how):
     run = run_in(folder, **{"task.name": "evil:Task"})
@@ -213,9 +295,16 @@ def test_help_has_the_flag_once():
 # --- what the user has written -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("field", "value"), FIELDS.items())
+@pytest.mark.parametrize(("field", "value"), [*FIELDS.items(), *PARTS.items()])
 def test_the_users_own_names_need_nothing(folder, capsys, field, value):
-    assert main(["inspect", "--config=quickstart", f"--config.{field}={value}"]) == 0
+    model = ["--config=language_model"] if field == "model.mixer" else ["--config=quickstart"]
+    rate = ["--config.optimizer.learning_rate=0.1"] if field == "optimizer.schedule" else []
+    assert main(["inspect", *model, *rate, f"--config.{field}={value}"]) == 0
+    assert imported(folder)
+
+
+def test_the_users_own_names_in_a_layer_need_nothing(folder, capsys):
+    assert main(["inspect", "--config=quickstart", *(f"--config.{n}={v}" for n, v in IN_A_LAYER.items())]) == 0
     assert imported(folder)
 
 

@@ -71,6 +71,7 @@ def test_the_built_in_files_are_those_of_the_repository(installed, environment):
     listed = json.loads(installed("list", "--json"))
     assert set(listed["configs"]) == {path.stem for path in ROOT.glob("configs/*.py")}
     assert set(listed["studies"]) == {path.parent.name for path in ROOT.glob("experiments/*/study.py")}
+    assert set(listed["parts"]) == {path.stem for path in ROOT.glob("examples/parts/*.py")}
     paths = [Path(entry["path"]) for entries in listed.values() for entry in entries.values()]
     assert all(path.is_relative_to(environment) and path.exists() for path in paths)
     assert list(environment.glob("lib/python*/site-packages/transformer_jax/builtin/experiments/*/results")) == []

@@ -1,6 +1,7 @@
-"""The configs and studies of the package, found by name in a clone and in an installed wheel.
+"""The configs, studies and examples of the package, found by name in a clone and in an installed wheel.
 
-A wheel contains `configs/` and `experiments/` in `transformer_jax/builtin/`; a clone has them beside the package.
+A wheel contains `configs/`, `experiments/` and `examples/parts/` in `transformer_jax/builtin/`; a clone has them beside
+the package.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def root() -> Path:
-    """Return the folder that holds `configs/` and `experiments/`."""
+    """Return the folder that holds `configs/`, `experiments/` and `examples/`."""
     package = Path(__file__).resolve().parent
     installed = package / "builtin"
     return installed if installed.is_dir() else package.parent
@@ -32,6 +33,11 @@ def configs() -> dict[str, Path]:
 def studies() -> dict[str, Path]:
     """Return the folders of the built-in studies by name, in alphabetical order."""
     return {path.parent.name: path.parent for path in sorted((root() / "experiments").glob("*/study.py"))}
+
+
+def parts() -> dict[str, Path]:
+    """Return the examples of parts from outside the package, docs/extending.md, by name, in alphabetical order."""
+    return {path.stem: path for path in sorted((root() / "examples" / "parts").glob("*.py"))}
 
 
 def config_file(name: str) -> Path:

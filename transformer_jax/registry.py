@@ -1,11 +1,17 @@
-"""Tables of named objects that users may extend: architectures, tasks and sources."""
+"""Tables of named objects that users may extend: architectures, tasks, sources, and the parts of models and training.
+
+`Registry` has classes, whose modules it imports when they are needed, `Factories` what makes objects, `Parts` the
+entries of a block, and `Functions` functions.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from transformer_jax import trust
@@ -13,6 +19,15 @@ from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
 
 T = TypeVar("T")
+
+_named: dict[str, set[str]] = {}
+"""The values that name an object of a module outside this package, FIELD='MODULE:OBJECT', by the imported module."""
+
+
+def blamed(error: BaseException) -> list[str]:
+    """Return the values FIELD='MODULE:OBJECT' of all tables whose modules' code ran when an exception was raised."""
+    modules = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
+    return sorted(value for module, values in _named.items() if module in modules for value in values)
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -53,6 +68,8 @@ class Registry(Mapping[str, T], Generic[T]):
         if name not in self._imported:
             # A module is imported, and its object checked, once.
             self._imported[name] = self._checked(name, self._import(name, self._built_in.get(name, name)))
+            if name not in self._built_in:
+                _named.setdefault(name.partition(":")[0], set()).add(f"{self.field}='{name}'")
         return self._imported[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -131,6 +148,9 @@ class Registry(Mapping[str, T], Generic[T]):
     def _kind_in_words(self) -> str:
         return f"a {self._kind.__name__}"
 
+    def _expected_kind(self) -> str:
+        return f"{self._kind.__module__}.{self._kind.__name__} or a subclass"
+
     def _import(self, name: str, path: str) -> Any:
         module_name, _, attribute = path.partition(":")
         what = f"config: {self.field}='{name}'"
@@ -139,6 +159,7 @@ class Registry(Mapping[str, T], Generic[T]):
         except ModuleNotFoundError as error:
             raise ConfigError(f"{what}: {error}; is the folder that holds it on PYTHONPATH?") from error
         except Exception as error:
+            traceback.print_exc()
             raise ConfigError(f"{what}: importing {module_name} raised {type(error).__name__}: {error}") from error
         try:
             return getattr(module, attribute)
@@ -158,7 +179,7 @@ class Registry(Mapping[str, T], Generic[T]):
                 raise ConfigError(f"{what}: {value.__name__}() raised {type(error).__name__}: {error}") from error
         if not isinstance(value, kind):
             found = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-            raise ConfigError(f"{what}: expected {kind.__module__}.{kind.__name__} or a subclass, got {found}")
+            raise ConfigError(f"{what}: expected {self._expected_kind()}, got {found}")
         return value
 
 
@@ -202,3 +223,90 @@ class Factories(Registry[Callable[..., Any]]):
     def _missing(self, value: Any) -> list[str]:
         names = (name for name in vars(self._makes) if not name.startswith("_"))
         return [name for name in names if not hasattr(value, name)]
+
+
+class Parts(Registry[T]):
+    """A table of the parts of a block: named tuples of all that other code asks of one part. Entries are the objects.
+
+    A field of an outside part must be callable, a text or a truth value, as those of the built-in ones are. A field
+    `name`, the folder of its parameters, must not be that of a built-in part.
+    """
+
+    def __init__(
+        self, field: str, kind: type[T], entries: Mapping[str, T], methods: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        """Args: kind: the class of the named tuples. methods: those that a class has which is a field, by the field."""
+        super().__init__(field, kind, dict.fromkeys(entries, ""))
+        self._entries = dict(entries)
+        self._imported.update(entries)
+        self._methods = methods or {}
+
+    def _check_outside(self, name: str) -> None:
+        self[name]
+
+    def _checked(self, name: str, value: Any) -> T:
+        part: Any = super()._checked(name, value)
+        for problem in (*self._field_problems(part), *self._method_problems(part), *self._name_problems(part)):
+            raise ConfigError(f"config: {self.field}='{name}': {problem}")
+        return part
+
+    def _expected_kind(self) -> str:
+        return f"{self._kind.__module__}.{self._kind.__name__}"
+
+    def _field_problems(self, part: Any) -> Iterator[str]:
+        for field in part._fields:
+            given, known = getattr(part, field), [getattr(entry, field) for entry in self._entries.values()]
+            if given is None and None in known:
+                continue
+            if any(map(callable, known)) and not callable(given):
+                yield f"{field}={given!r}: expected a function or class"
+            elif {*map(type, known)} in ({str}, {bool}) and type(given) is not type(known[0]):
+                yield f"{field}={given!r}: expected {type(known[0]).__name__}"
+
+    def _method_problems(self, part: Any) -> Iterator[str]:
+        for field, methods in self._methods.items():
+            given = getattr(part, field)
+            if isinstance(given, type):
+                missing = [name for name in methods if not any(name in vars(cls) for cls in given.__mro__[:-1])]
+                if missing:
+                    yield f"{field}: {given.__name__} lacks {', '.join(missing)}"
+
+    def _name_problems(self, part: Any) -> Iterator[str]:
+        if "name" not in part._fields:
+            return
+        if not part.name.isidentifier():
+            yield f"name={part.name!r}: expected the name of a folder of parameters, letters, digits and _"
+        for other, entry in self._entries.items():
+            if getattr(entry, "name", None) == part.name:
+                yield f"name={part.name!r} is that of {self.field}='{other}'; give it another one"
+
+
+class Functions(Registry[Callable[..., Any]]):
+    """A table of functions, which are its entries."""
+
+    def __init__(self, field: str, arguments: Sequence[str], entries: Mapping[str, Callable[..., Any]]) -> None:
+        """Args: arguments: names of the positional arguments. field: as in `Registry`. entries: functions by name."""
+        super().__init__(field, object, dict.fromkeys(entries, ""))
+        self._imported.update(entries)
+        self._arguments = tuple(arguments)
+
+    def _check_outside(self, name: str) -> None:
+        self[name]
+
+    def _is_of_kind(self, value: Any) -> bool:
+        return False
+
+    def _kind_in_words(self) -> str:
+        return f"known to be a function of ({', '.join(self._arguments)})"
+
+    def _checked(self, name: str, value: Any) -> Callable[..., Any]:
+        what = f"config: {self.field}='{name}': expected a function of ({', '.join(self._arguments)})"
+        if not callable(value):
+            raise ConfigError(f"{what}, got {type(value).__name__}")
+        try:
+            inspect.signature(value).bind(*self._arguments)
+        except TypeError as error:
+            raise ConfigError(f"{what}: {error}") from error
+        except ValueError:  # a function of C, which has no signature
+            pass
+        return value

@@ -52,9 +52,12 @@ def command() -> Generator[None]:
 
 
 @contextlib.contextmanager
-def reading(file: Path | str) -> Generator[None]:
-    """Name a file in the errors of `check`; meanwhile `own` adds nothing, since no value is the user's."""
-    token = _file.set(file)
+def reading(file: Path | str | None = None) -> Generator[None]:
+    """Name a file in the errors of `check`; meanwhile `own` adds nothing, since no value is the user's.
+
+    Args: file: None for one that is not known here; the errors keep the name that they have.
+    """
+    token = _file.set(file or _file.get() or "config")
     try:
         yield
     finally:

@@ -81,7 +81,10 @@ def test_layouts_of_hugging_face_have_as_many_inputs_as_the_axes():
     seen = 0
     for family in FAMILIES.values():
         inputs = "patches" if family.name == "vit" else "tokens"
-        table = parameter_axes(ModelConfig(architecture=family.architecture, inputs=inputs))
+        table: dict[str, Axes] = {}
+        for encoding in ("learned", "relative"):
+            config = ModelConfig(architecture=family.architecture, inputs=inputs, position_encoding=encoding)
+            table |= parameter_axes(config) or {}
         for tensor in family.tensors:
             for path in tensor.ours:
                 axes = axes_of(path, table)

@@ -12,18 +12,7 @@ from training_support import small_config
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import parameter_axes
-from transformer_jax.nn import (
-    attention,
-    embedder,
-    embeddings,
-    experts,
-    feed_forward,
-    gated_delta,
-    layer,
-    norms,
-    positions,
-    stack,
-)
+from transformer_jax.nn import attention, embeddings, experts, feed_forward, gated_delta, norms
 from transformer_jax.nn.axes import Axes
 from transformer_jax.parallel.rules import shardings
 from transformer_jax.training.hyper import split
@@ -82,7 +71,7 @@ def test_every_entry_is_for_a_parameter():
         paths |= set(specs)
     assert used == ends
     # Also those of nested blocks; an entry matches an entry of a larger block by the end of its name.
-    for block in (attention, embedder, embeddings, experts, feed_forward, gated_delta, layer, norms, positions, stack):
+    for block in (attention, embeddings, experts, feed_forward, gated_delta, norms):
         for end in block.PARAMETER_AXES:
             assert any(re.search(rf"(^|/){end}$", path) for path in paths), f"{block.__name__}: {end}"
             assert any(larger == end or larger.endswith(f"/{end}") for larger in ends), f"{block.__name__}: {end}"

@@ -105,7 +105,9 @@ def value_text(value: Any) -> str:
 def meaning(field: dataclasses.Field) -> str:
     """Return the description of a field, with the names that it accepts."""
     doc, choices = field.metadata.get("doc", ""), field.metadata.get("choices")
-    return f"{doc} ({' | '.join(choices)})" if choices else doc
+    if not choices:
+        return doc
+    return f"{doc} ({' | '.join([*choices, *(['MODULE:OBJECT'] if field.metadata.get('outside') else [])])})"
 
 
 def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:

@@ -1,10 +1,11 @@
-"""Show the configs and studies that come with the package.
+"""Show the configs, studies and examples of own parts that come with the package.
 
     transformer-jax list
     transformer-jax train --config=quickstart --workdir=runs/first
     transformer-jax sweep --study=norm_placement --workdir=runs/norm_placement
 
-`--config` and `--study` take these names or paths; a file or folder of the same name in the current folder wins.
+`--config` and `--study` take these names or paths; a file or folder of the same name in the current folder wins. The
+examples are for copying: docs/extending.md.
 """
 
 from absl import flags
@@ -26,6 +27,7 @@ def run(arguments: Arguments) -> int:
     found = {
         "configs": {name: (path, builtin.first_line(path)) for name, path in builtin.configs().items()},
         "studies": {name: (path, builtin.first_line(path / "study.py")) for name, path in builtin.studies().items()},
+        "parts": {name: (path, builtin.first_line(path)) for name, path in builtin.parts().items()},
     }
     if arguments.flags.json:
         described = {
@@ -35,8 +37,9 @@ def run(arguments: Arguments) -> int:
         print(json_text(described, indent=2, ascii=True))
         return exit_codes.OK
     width = max(len(name) for entries in found.values() for name in entries)
-    for (kind, entries), flag in zip(found.items(), ("--config", "--study"), strict=True):
-        print(f"{kind} ({flag}=NAME):")
+    uses = ("--config=NAME", "--study=NAME", f"examples in {builtin.root() / 'examples' / 'parts'}")
+    for (kind, entries), use in zip(found.items(), uses, strict=True):
+        print(f"{kind} ({use}):")
         for name, (_, text) in entries.items():
             print(f"  {name:<{width}}  {text}")
     return exit_codes.OK

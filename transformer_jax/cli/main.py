@@ -18,6 +18,7 @@ from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
 from transformer_jax.host import exit_codes
 from transformer_jax.host.terminal import printable, signs_of_life
+from transformer_jax.registry import blamed
 from transformer_jax.trust import command as trusting_nothing
 from transformer_jax.trust import trust_modules
 
@@ -43,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError) and error.filename == STDOUT:  # the reader has closed the pipe
             return exit_codes.BROKEN_PIPE
         message = user_message(error)
+        if message is None and (names := blamed(error)):  # in code of the user, who needs its traceback
+            traceback.print_exc()
+            message = f"{', '.join(names)}: {type(error).__name__}: {error}"
         if message is None:
             raise
         return _report(message, argv)

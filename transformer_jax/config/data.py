@@ -93,7 +93,7 @@ class DataConfig:
     source: str = choice(
         "embedded",
         "transformer_jax.data.sources:SOURCES",
-        "where examples come from, data/sources; or MODULE:OBJECT of your own",
+        "where examples come from, data/sources",
         outside=True,
     )
     source_locale: str = field("en", "locale of the inputs; for `text` the files' suffix")

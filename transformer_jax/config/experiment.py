@@ -14,8 +14,8 @@ from transformer_jax.config.conversion import from_mapping, to_config_dict
 from transformer_jax.config.data import IMAGE_SOURCES, RECALL, DataConfig
 from transformer_jax.config.decode import GENERATING, DecodeConfig, parse_ids
 from transformer_jax.config.fields import number, section
-from transformer_jax.config.layers import unread_in_kinds
-from transformer_jax.config.model import ATTENTION, DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, ModelConfig
+from transformer_jax.config.layers import kind_settings, unread_in_kinds
+from transformer_jax.config.model import ATTENTION, DROPOUT_RATES, RECURRENT, ModelConfig
 from transformer_jax.config.problems import config_error, problems_of, unread_by
 from transformer_jax.config.sections import field_types, loaded_classes, section_class, walk, with_section_classes
 from transformer_jax.config.task import TaskConfig
@@ -363,7 +363,7 @@ class ExperimentConfig:
         """Yield the settings that BatchNorm cannot be trained or evaluated with."""
         data, training, average = self.data, self.training, self.evaluation.average_checkpoints
         norm = self.model.norm
-        if norm not in NORMS_OVER_BATCH:
+        if not self.model.has_norms_over_batch:
             return
         name = "rows_per_batch" if data.batching == "rows" else "row_multiple"
         if getattr(data, name) == 1:
@@ -403,7 +403,9 @@ class ExperimentConfig:
 
         Raises: UntrustedError if a file names a module that may not be imported, see `trust`.
         """
-        return cls.unresolved(values, known_problems).resolved()
+        unresolved = cls.unresolved(values, known_problems)
+        with trust.reading() if isinstance(values, Mapping) else contextlib.nullcontext():
+            return unresolved.resolved()
 
     @classmethod
     def unresolved(
@@ -441,15 +443,27 @@ def _outside_fields() -> dict[str, dataclasses.Field]:
 def outside_parts(values: Mapping[str, Any]) -> dict[str, str]:
     """Return those values that name an object of another module, as `MODULE:OBJECT`, by dotted name of the field.
 
+    Values of `model.layer_kinds` are among them, by the names `model.layer_kinds: LETTER: FIELD`.
+
     Args:
       values: by dotted name. A name under which the user's program has registered an object is left out.
     """
-    found = {}
+    found: dict[str, str] = {}
     for name, field in _outside_fields().items():
-        value = values.get(name)
-        if isinstance(value, str) and ":" in value and value not in (field.metadata["choices"].loaded_table or ()):
-            found[name] = value
+        if _is_outside(field, value := values.get(name)):
+            found[name] = str(value)
+    kinds = values.get("model.layer_kinds")
+    with contextlib.suppress(ValueError):  # `layers.layer_problems` reports it
+        for letter, settings in kind_settings(kinds if isinstance(kinds, str) else "").items():
+            for leaf, value in settings.items():
+                field = _outside_fields().get(f"model.{leaf}")
+                if field is not None and _is_outside(field, value):
+                    found[f"model.layer_kinds: {letter}: {leaf}"] = value
     return found
+
+
+def _is_outside(field: dataclasses.Field, value: Any) -> bool:
+    return isinstance(value, str) and ":" in value and value not in (field.metadata["choices"].loaded_table or ())
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,6 +78,20 @@ def names_in_source(path: str) -> tuple[str, ...]:
     raise AttributeError(f"{module} has no table '{name}'")
 
 
+def is_from_outside(chooser: dataclasses.Field, chosen: Any) -> bool:
+    """Return whether the chosen value of a field names an object from outside of this package."""
+    return bool(chooser.metadata.get("outside")) and chosen not in names_in_source(chooser.metadata["choices"].path)
+
+
+def outside_object(config: Any, name: str) -> Any:
+    """Return the object that a field of a section names; None if it is built in, which needs no import.
+
+    Raises: ConfigError, see `Registry`.
+    """
+    chooser, chosen = config.__dataclass_fields__[name], getattr(config, name)
+    return chooser.metadata["choices"].table[chosen] if is_from_outside(chooser, chosen) else None
+
+
 def field(default: Any, doc: str, **metadata: Any) -> Any:
     """Return a field of a section.
 

@@ -7,6 +7,7 @@ Letters behind `|` are those of the last layers. The kinds say what a letter cha
     layer_pattern = "SSSL|L"                the same, but the last layer is L
     layer_pattern = "encoder: SL; decoder: SSSL"
     layer_kinds = "S: attention_window=256; L: attention_rotates=false"
+    layer_kinds = "S: attention_window=256; L: mixer=mymodule:MyMixer"
 
 Only fields that are marked `per_layer` can differ.
 """
@@ -79,10 +80,16 @@ def _kind_configs(config: Any) -> dict[str, Any]:
 def layer_folder(config: Any) -> str:
     """Return the name of the folder of the parameters of a layer: `layers`, or by what its kind has, `layers_MIXER`.
 
+    Of `MODULE:OBJECT` every character but letters and digits becomes `_`.
     Layers of one stack with equal folders have parameters of equal shapes, stacked in the order of the layers.
     """
-    fields = (field for field in dataclasses.fields(config) if field.metadata.get("structure"))
-    return "_".join([LAYERS, *(getattr(config, f.name) for f in fields if getattr(config, f.name) != f.default)])
+    values = [value for field, value in _structure(config) if value != field.default]
+    return "_".join([LAYERS, *(re.sub(r"\W", "_", value) for value in values)])
+
+
+def _structure(config: Any) -> list[tuple[dataclasses.Field, Any]]:
+    """Return the fields that decide which parameters a layer has, with their values."""
+    return [(f, getattr(config, f.name)) for f in dataclasses.fields(config) if f.metadata.get("structure")]
 
 
 def layer_numbers(config: Any) -> dict[str, tuple[int, ...]]:
@@ -133,7 +140,18 @@ def parse_kinds(config_class: Any, text: str) -> Mapping[str, Mapping[str, Any]]
 
     Raises: ValueError, whose text says what is wrong.
     """
-    kinds: dict[str, dict[str, Any]] = {}
+    return {
+        letter: {name: _value(config_class, letter, name, value) for name, value in settings.items()}
+        for letter, settings in kind_settings(text).items()
+    }
+
+
+def kind_settings(text: str) -> dict[str, dict[str, str]]:
+    """Return the texts of the values of `model.layer_kinds` by field, by letter; errors as `parse_kinds`.
+
+    The first colon of a kind ends its letter, so a value may have one, as `MODULE:OBJECT` has.
+    """
+    kinds: dict[str, dict[str, str]] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         letter, colon, settings = (piece.strip() for piece in part.partition(":"))
         if not colon or not re.fullmatch("[A-Za-z]", letter):
@@ -145,7 +163,7 @@ def parse_kinds(config_class: Any, text: str) -> Mapping[str, Mapping[str, Any]]
             name, equals, value = (piece.strip() for piece in setting.partition("="))
             if not equals or name in kinds[letter]:
                 raise ValueError(f"kind {letter}: {setting!r}: expected every field once, as NAME=VALUE")
-            kinds[letter][name] = _value(config_class, letter, name, value)
+            kinds[letter][name] = value
     return kinds
 
 
@@ -209,6 +227,14 @@ def layer_problems(config: Any) -> Iterator[str]:
         if not any(letter in pattern.repeated + pattern.last for pattern in patterns.values()):
             yield f"layer_kinds={config.layer_kinds!r}: no layer_pattern uses kind {letter}; leave it out"
     plain = _kind_configs(config)[""]
+    of_folder: dict[str, list[Any]] = {}
+    for layer in (plain, *kind_configs(config).values()):
+        values = [value for _, value in _structure(layer)]
+        if (other := of_folder.setdefault(layer_folder(layer), values)) != values:
+            yield (
+                f"layer_kinds={config.layer_kinds!r}: layers with {', '.join(other)} and with {', '.join(values)} "
+                f"would share the folder '{layer_folder(layer)}' of their parameters; rename a module or an object"
+            )
     known = {*plain.problems()}
     for letter, kind in kind_configs(config).items():
         yield from (f"layer_kinds: kind {letter}: {problem}" for problem in kind.problems() if problem not in known)

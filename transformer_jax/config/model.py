@@ -6,7 +6,16 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from transformer_jax.config.fields import Choices, DerivedFloat, DerivedInt, choice, field, number, rate
+from transformer_jax.config.fields import (
+    Choices,
+    DerivedFloat,
+    DerivedInt,
+    choice,
+    field,
+    number,
+    outside_object,
+    rate,
+)
 from transformer_jax.config.layers import STACKS, layer_problems, values_in_layers
 from transformer_jax.config.recurrent import recurrent_problems
 
@@ -141,6 +150,7 @@ class ModelConfig:
         "post",
         "transformer_jax.nn.residual:NORM_POSITIONS",
         "norm after each residual sum, or before each sub-layer; nn/residual.py",
+        outside=True,
         read_by=_NORMALISED,
     )
     norm: str = choice(
@@ -148,6 +158,7 @@ class ModelConfig:
         _NORMS,
         "kind of normalisation; `batchnorm` has statistics over the batch and needs architecture=encoder_only; "
         "nn/norms.py",
+        outside=True,
         read_by=_OF_TRANSFORMERS,
     )
     norm_epsilon: float = number(1e-6, "added to the variance before the square root", 0.0, read_by=_NORMALISED)
@@ -155,6 +166,7 @@ class ModelConfig:
         "sinusoidal",
         "transformer_jax.nn.positions:ENCODINGS",
         "how positions of tokens enter the model; nn/positions.py",
+        outside=True,
         read_by=_OF_TRANSFORMERS,
     )
     rotary_base: float = number(
@@ -178,6 +190,7 @@ class ModelConfig:
         ATTENTION,
         "transformer_jax.nn.mixers:MIXERS",
         "what moves information between the tokens of a layer; nn/mixers.py",
+        outside=True,
         read_by=_OF_TRANSFORMERS,
         per_layer=True,
         structure=True,
@@ -186,6 +199,7 @@ class ModelConfig:
         "dense",
         "transformer_jax.nn.feed_forwards:FEED_FORWARDS",
         "the part of a layer that maps every token by itself: one network, or experts; nn/feed_forwards.py",
+        outside=True,
         read_by=_OF_TRANSFORMERS,
         per_layer=True,
         structure=True,
@@ -213,6 +227,7 @@ class ModelConfig:
         "relu",
         "transformer_jax.nn.feed_forward:ACTIVATIONS",
         "feed-forward activation; nn/feed_forward.py",
+        outside=True,
         read_by=_OF_TRANSFORMERS,
     )
     use_bias: bool = field(
@@ -425,7 +440,14 @@ class ModelConfig:
 
         Then no sequence may be longer.
         """
-        return self.position_encoding == "learned"
+        outside = outside_object(self, "position_encoding")
+        return self.position_encoding == "learned" if outside is None else outside.has_table
+
+    @property
+    def has_norms_over_batch(self) -> bool:
+        """Whether its norms have statistics over the tokens of a batch: `nn.norms.NormKind.over_batch`."""
+        outside = outside_object(self, "norm")
+        return self.norm in NORMS_OVER_BATCH if outside is None else outside.over_batch
 
     @property
     def num_positions(self) -> int:
@@ -455,7 +477,7 @@ class ModelConfig:
             )
         if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
             yield f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}"
-        if self.norm in NORMS_OVER_BATCH and self.architecture != "encoder_only":
+        if self.has_norms_over_batch and self.architecture != "encoder_only":
             yield (
                 f"norm='{self.norm}' cannot be used with architecture='{self.architecture}': its statistics are over "
                 "all positions, so a token would depend on later ones, which a decoder must predict; use "

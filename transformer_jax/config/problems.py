@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from transformer_jax.config.fields import names_in_source
+from transformer_jax.config.fields import is_from_outside
 from transformer_jax.config.sections import base_type, extending, field_types, section_class, sections, values_of, walk
 from transformer_jax.config.similar_names import nearest
 from transformer_jax.errors import ConfigError
@@ -125,12 +125,15 @@ def _unread(
     """Return the unread fields of a section by name: the choice, its value, and the values that read the field."""
     unread = {}
     order = {name: number for number, name in enumerate(choosers)}
-    asked = [name for name, (field, chosen) in choosers.items() if _is_from_outside(field, chosen)]
+    asked = [name for name, (field, chosen) in choosers.items() if is_from_outside(field, chosen)]
     for field, read_by in _read_by(type(config), section_name, type(section)):
         for chooser in sorted({*(order.keys() & read_by), *asked}, key=order.__getitem__):
             chooser_field, chosen = choosers[chooser]
-            readers = _readers(f"{section_name}.{field.name}", read_by.get(chooser), chooser, chooser_field, chosen)
             values = _in_layers(config, chooser, chooser_field, chosen)
+            asked_first = next((value for value in values if is_from_outside(chooser_field, value)), chosen)
+            readers = _readers(
+                f"{section_name}.{field.name}", read_by.get(chooser), chooser, chooser_field, asked_first
+            )
             if readers is not None and not {*readers} & {*values}:
                 unread.setdefault(field.name, (chooser, values[0], readers))
     return unread
@@ -154,11 +157,6 @@ def _read_by(config: Any, section_name: str, section: Any) -> list[tuple[datacla
     ]
 
 
-def _is_from_outside(chooser: dataclasses.Field, chosen: str) -> bool:
-    """Return whether the chosen value names an object from outside of this package."""
-    return bool(chooser.metadata.get("outside")) and chosen not in names_in_source(chooser.metadata["choices"].path)
-
-
 def _readers(
     name: str, readers: Collection[str] | None, chooser: str, chooser_field: dataclasses.Field, chosen: str
 ) -> Collection[str] | None:
@@ -167,7 +165,7 @@ def _readers(
     Args:
       readers: the built-in values of the choice that read the field, by its `read_by`; None if it names none.
     """
-    if not _is_from_outside(chooser_field, chosen):
+    if not is_from_outside(chooser_field, chosen):
         return readers
     if "extends" not in chooser_field.metadata:
         return None  # the object may read any field
@@ -204,10 +202,11 @@ def value_problem(field: dataclasses.Field, annotation: Any, value: Any) -> str 
     if "choices" in meta and value != field.default:
         # The default needs no check, so a table is imported only for other values.
         choices = meta["choices"]
-        if meta.get("outside") and value not in choices:
+        if meta.get("outside") and value not in choices and ":" in value:
             return choices.table.problem(value)
         if value not in choices:
-            return f"expected one of {', '.join(choices)}{nearest(value, choices)}"
+            more = ", or MODULE:OBJECT" if meta.get("outside") else ""
+            return f"expected one of {', '.join(choices)}{more}{nearest(value, choices)}"
     if expected is float and not math.isfinite(value):
         return "expected a finite number"
     if expected is float and abs(value) > _FLOAT32_MAX:

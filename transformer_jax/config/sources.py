@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from transformer_jax.config.experiment import ExperimentConfig
+from transformer_jax.config.fields import is_from_outside
 from transformer_jax.config.problems import unread_by
 from transformer_jax.config.sections import walk
 from transformer_jax.errors import ConfigError
@@ -127,10 +128,12 @@ def causes_of(name: str, derived: Mapping[str, Sequence[str]]) -> tuple[str, ...
 def without_effect(resolved: ExperimentConfig) -> set[str]:
     """Return the dotted names of the fields that the config does not read, or whose `used_with` it does not meet."""
     values = _values(resolved)
+    choosers = {name: field for name, field, _ in walk(resolved) if field.metadata.get("outside")}
+    outside = {name for name, field in choosers.items() if is_from_outside(field, values[name])}  # may use any field
     unused = {
         name
         for name, field, _ in walk(resolved)
-        if any(values[by] not in used for by, used in field.metadata.get("used_with", {}).items())
+        if any(by not in outside and values[by] not in used for by, used in field.metadata.get("used_with", {}).items())
     }
     return unused | set(unread_by(resolved))
 

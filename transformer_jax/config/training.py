@@ -28,11 +28,13 @@ class OptimizerConfig:
         "adam",
         "transformer_jax.training.optimizers:OPTIMIZERS",
         "rule of the update; `adam` is AdamW if weight_decay is set",
+        outside=True,
     )
     schedule: str = choice(
         "inverse_sqrt",
         "transformer_jax.training.schedules:SCHEDULES",
         "learning rate after the warm-up; `none`: constant, without warm-up",
+        outside=True,
     )
     learning_rate: DerivedFloat = number(
         None,

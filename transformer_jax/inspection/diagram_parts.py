@@ -87,7 +87,7 @@ def dropout(rate: float | None) -> Iterator[Box]:
 def norm(config: ModelConfig, owner: str) -> Iterator[Box]:
     """Yield a block for a norm whose parameters are at `owner`; nothing if the model has no norms."""
     kind = NORMS[config.norm]
-    if kind.function is not None:
+    if kind.function is not None or kind.module is not None:
         details = lines(kind.over_batch and "over the batch", kind.has_bias and not config.use_bias and "no bias")
         yield Box(config.norm, details, "norm", (owner,))
 

@@ -98,7 +98,7 @@ class DecoderOnlyArchitecture(Architecture):
         return flops.activation_bytes(config, flops.decoder_only_stacks(config, rows, widths), loss_chunks)
 
     def parameter_axes(self, config: ModelConfig) -> ParameterAxes:
-        return embeddings.PARAMETER_AXES | embedder.PARAMETER_AXES | stack.PARAMETER_AXES
+        return embeddings.PARAMETER_AXES | embedder.parameter_axes(config) | stack.parameter_axes(config)
 
     def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:
         return self_attention_kinds(config, "decoder", "causal")

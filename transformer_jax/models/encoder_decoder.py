@@ -152,7 +152,7 @@ class EncoderDecoderArchitecture(Architecture):
         return flops.activation_bytes(config, flops.encoder_decoder_stacks(config, rows, widths), loss_chunks)
 
     def parameter_axes(self, config: ModelConfig) -> ParameterAxes:
-        return embeddings.PARAMETER_AXES | embedder.TYPED_PARAMETER_AXES | stack.PARAMETER_AXES
+        return embeddings.PARAMETER_AXES | embedder.parameter_axes(config, typed=True) | stack.parameter_axes(config)
 
     def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:
         return {

@@ -117,7 +117,7 @@ class EncoderOnlyArchitecture(Architecture):
 
     def parameter_axes(self, config: ModelConfig) -> ParameterAxes:
         of_inputs = embeddings.PARAMETER_AXES if config.inputs == "tokens" else patches.PARAMETER_AXES
-        return of_inputs | embedder.TYPED_PARAMETER_AXES | stack.PARAMETER_AXES
+        return of_inputs | embedder.parameter_axes(config, typed=True) | stack.parameter_axes(config)
 
     def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:
         return self_attention_kinds(config, "encoder", "lengths" if config.inputs == "tokens" else "none")

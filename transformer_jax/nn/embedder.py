@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Int
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.nn import norms, positions
+from transformer_jax.nn import norms
 from transformer_jax.nn.activation_sharding import ACTIVATIONS, constrain
 from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.initialisation import table_init
-from transformer_jax.nn.norms import Norm
-from transformer_jax.nn.positions import PositionEmbedding
+from transformer_jax.nn.norms import make_norm
+from transformer_jax.nn.positions import ENCODINGS, PositionEmbedding
 from transformer_jax.typing import Activations, Array, Positions
 
 
@@ -45,7 +45,7 @@ class Embedder(nn.Module):
         config = self.config
         self.position_embedding = PositionEmbedding(config)
         self.type_embedding = TypeEmbedding(config) if self.typed and config.token_types else None
-        self.embedding_norm = Norm(config) if config.embedding_norm else None
+        self.embedding_norm = make_norm(config) if config.embedding_norm else None
 
     def __call__(
         self,
@@ -69,11 +69,10 @@ class Embedder(nn.Module):
         return constrain(drop(x, dropout, "embedding"), ACTIVATIONS)
 
 
-PARAMETER_AXES = {
-    **{f"position_embedding/{path}": axes for path, axes in positions.PARAMETER_AXES.items()},
-    **{f"embedding_norm/{path}": axes for path, axes in norms.PARAMETER_AXES.items()},
-}
-"""Axes of the parameters of `Embedder`, by the end of their paths."""
-
-TYPED_PARAMETER_AXES = {**PARAMETER_AXES, "type_embedding/embedding": Axes((None,), ("emb",))}
-"""The same of a `typed` Embedder."""
+def parameter_axes(config: ModelConfig, typed: bool = False) -> dict[str, Axes]:
+    """Return the axes of the parameters of an `Embedder`, by the end of their paths."""
+    return {
+        **{f"position_embedding/{path}": axes for path, axes in ENCODINGS[config.position_encoding].axes.items()},
+        **{f"embedding_norm/{path}": axes for path, axes in norms.parameter_axes(config).items()},
+        **({"type_embedding/embedding": Axes((None,), ("emb",))} if typed else {}),
+    }

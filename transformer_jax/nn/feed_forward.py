@@ -15,11 +15,15 @@ from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.initialisation import kernel_init, residual_kernel_init
 from transformer_jax.nn.linear import Linear, fused
+from transformer_jax.registry import Parts
 from transformer_jax.typing import Activations, Array
 
 
 class Activation(NamedTuple):
-    """An elementwise function. gated: whether it acts on a gate, by which the hidden layer is multiplied."""
+    """An elementwise function. gated: whether it acts on a gate, by which the hidden layer is multiplied.
+
+    A new activation is a new entry of `ACTIVATIONS`, or `MODULE:OBJECT`.
+    """
 
     function: Callable[[Array], Array]
     gated: bool = False
@@ -45,15 +49,19 @@ def _swish(x: Array) -> Array:
     return jax.nn.silu(x)
 
 
-ACTIVATIONS = {
-    "relu": Activation(_relu),
-    "gelu": Activation(_gelu),
-    "gelu_tanh": Activation(_gelu_tanh),
-    "silu": Activation(_swish),
-    "swiglu": Activation(_swish, gated=True),
-    "geglu": Activation(_gelu, gated=True),
-    "geglu_tanh": Activation(_gelu_tanh, gated=True),
-}
+ACTIVATIONS: Parts[Activation] = Parts(
+    "model.activation",
+    Activation,
+    {
+        "relu": Activation(_relu),
+        "gelu": Activation(_gelu),
+        "gelu_tanh": Activation(_gelu_tanh),
+        "silu": Activation(_swish),
+        "swiglu": Activation(_swish, gated=True),
+        "geglu": Activation(_gelu, gated=True),
+        "geglu_tanh": Activation(_gelu_tanh, gated=True),
+    },
+)
 """By the values of `model.activation`."""
 
 

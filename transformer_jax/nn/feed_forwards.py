@@ -10,10 +10,11 @@ import flax.linen as nn
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import experts, feed_forward
 from transformer_jax.nn.axes import ParameterAxes
+from transformer_jax.registry import Parts
 
 
 class FeedForwardPart(NamedTuple):
-    """The parts of a feed-forward part. A new one is a new entry of `FEED_FORWARDS`.
+    """The parts of a feed-forward part. A new one is a new entry of `FEED_FORWARDS`, or `MODULE:OBJECT`.
 
     - name: of the module in a layer, and of its parameters' folder.
     - module: of (config, num_sums), a `flax.linen.Module` that maps (x [B, T, D], dropout, is_token) to [B, T, D]; in
@@ -31,20 +32,25 @@ class FeedForwardPart(NamedTuple):
     kept_bytes: Callable[[ModelConfig, int], int]
 
 
-FEED_FORWARDS = {
-    "dense": FeedForwardPart(
-        name="feed_forward",
-        module=feed_forward.FeedForward,
-        axes=feed_forward.PARAMETER_AXES,
-        flops=feed_forward.forward_flops,
-        kept_bytes=feed_forward.activation_bytes,
-    ),
-    "experts": FeedForwardPart(
-        name="experts",
-        module=experts.Experts,
-        axes=experts.PARAMETER_AXES,
-        flops=experts.forward_flops,
-        kept_bytes=experts.activation_bytes,
-    ),
-}
+FEED_FORWARDS: Parts[FeedForwardPart] = Parts(
+    "model.feed_forward",
+    FeedForwardPart,
+    {
+        "dense": FeedForwardPart(
+            name="feed_forward",
+            module=feed_forward.FeedForward,
+            axes=feed_forward.PARAMETER_AXES,
+            flops=feed_forward.forward_flops,
+            kept_bytes=feed_forward.activation_bytes,
+        ),
+        "experts": FeedForwardPart(
+            name="experts",
+            module=experts.Experts,
+            axes=experts.PARAMETER_AXES,
+            flops=experts.forward_flops,
+            kept_bytes=experts.activation_bytes,
+        ),
+    },
+    methods={"module": ("__call__",)},
+)
 """By the values of `model.feed_forward`."""

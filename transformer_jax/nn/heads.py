@@ -18,7 +18,7 @@ from transformer_jax.nn.embeddings import OutputProjection, has_output_parameter
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.initialisation import bias_init, kernel_init
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.norms import Norm
+from transformer_jax.nn.norms import NORMS, make_norm
 from transformer_jax.typing import Activations, Array, Batch
 
 
@@ -34,7 +34,7 @@ class MaskedLMHead(nn.Module):
     def setup(self) -> None:
         config, width = self.config, (self.config.emb_dim,)
         self.transform = Linear(width, width, config.use_bias, kernel_init(config))
-        self.norm = Norm(config)
+        self.norm = make_norm(config)
         self.output = OutputProjection(config) if has_output_parameters(config) else None
 
     def __call__(
@@ -45,7 +45,7 @@ class MaskedLMHead(nn.Module):
         Args:
           batch: its `weights` [B, T] mark the predicted tokens, the only ones that BatchNorm counts; absent: all.
         """
-        weights = batch.get("weights") if self.norm.is_over_batch else None
+        weights = batch.get("weights") if NORMS[self.config.norm].over_batch else None
         is_predicted = None if weights is None else weights > 0
         x = self.norm(ACTIVATIONS[self.config.activation].function(self.transform(x)), is_predicted)
         return token_logits(self.config, x, embedding, self.output)

@@ -8,16 +8,19 @@ import flax.linen as nn
 from jaxtyping import Float
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.nn import attention, norms
+from transformer_jax.errors import ConfigError
+from transformer_jax.nn import attention, residual
 from transformer_jax.nn.activation_sharding import ACTIVATIONS, constrain
 from transformer_jax.nn.attention import MultiHeadAttention
+from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.feed_forwards import FEED_FORWARDS
 from transformer_jax.nn.kv_cache import KeyValue, LayerCache
 from transformer_jax.nn.layer_inputs import LayerInputs, LayerState, Site
 from transformer_jax.nn.layer_values import EQUAL, LayerValues
 from transformer_jax.nn.mixers import MIXERS
-from transformer_jax.nn.residual import Residual
+from transformer_jax.nn.residual import make_residual
+from transformer_jax.registry import Parts
 from transformer_jax.typing import Activations, Array
 
 
@@ -33,8 +36,8 @@ class Layer(nn.Module):
     """A mixer, attention over a memory if there is one, feed-forward (Vaswani et al. 2017, figure 1).
 
     The mixer is self-attention, or another one of `MIXERS`; the feed-forward part is one of `FEED_FORWARDS`. Each part
-    has a `Residual` around it. With `cross_attends` this is the decoder layer of an encoder-decoder. Without, it is an
-    encoder layer or, with a causal mask, a layer of a decoder-only model.
+    has the `Residual` of the norm position around it. With `cross_attends` this is the decoder layer of an
+    encoder-decoder. Without, it is an encoder layer or, with a causal mask, a layer of a decoder-only model.
 
     num_layers: layers of the stack; initial parameters may depend on it.
     """
@@ -49,13 +52,13 @@ class Layer(nn.Module):
         num_sums = (3 if self.cross_attends else 2) * self.num_layers
         mixer = MIXERS[config.mixer]
         setattr(self, mixer.name, mixer.module(config, num_sums, self.return_weights))
-        setattr(self, f"{mixer.name}_residual", Residual(config))
+        setattr(self, f"{mixer.name}_residual", make_residual(config, num_sums))
         if self.cross_attends:
             self.cross_attention = MultiHeadAttention(config, num_sums, self.return_weights)
-            self.cross_attention_residual = Residual(config)
+            self.cross_attention_residual = make_residual(config, num_sums)
         feed_forward = FEED_FORWARDS[config.feed_forward]
         setattr(self, feed_forward.name, feed_forward.module(config, num_sums))
-        setattr(self, f"{feed_forward.name}_residual", Residual(config))
+        setattr(self, f"{feed_forward.name}_residual", make_residual(config, num_sums))
 
     def __call__(
         self,
@@ -117,10 +120,28 @@ class Layer(nn.Module):
         return self.project_memory(inputs.memory)
 
 
-PARAMETER_AXES = {
-    **{f"{mixer.name}/{path}": axes for mixer in MIXERS.values() for path, axes in mixer.axes.items()},
-    **{f"cross_attention/{path}": axes for path, axes in attention.PARAMETER_AXES.items()},
-    **{rf"\w+_residual/norm/{path}": axes for path, axes in norms.PARAMETER_AXES.items()},
-    **{f"{part.name}/{path}": axes for part in FEED_FORWARDS.values() for path, axes in part.axes.items()},
-}
-"""Axes of the parameters of `Layer`, by the end of their paths."""
+def parameter_axes(config: ModelConfig) -> dict[str, Axes]:
+    """Return the axes of the parameters of the layers of a model, by the end of their paths.
+
+    Those of built-in parts are among them, whether the model has them or not.
+
+    Raises: ConfigError if two parts of the model have one name, or a part has that of another attribute of a layer.
+    """
+    mixers, feed_forwards = _with_chosen(MIXERS, config, "mixer"), _with_chosen(FEED_FORWARDS, config, "feed_forward")
+    parts = {f"model.mixer='{value}'": mixer for value, mixer in mixers.items()}
+    parts |= {f"model.feed_forward='{value}'": part for value, part in feed_forwards.items()}
+    owners = dict.fromkeys((*dir(Layer), *Layer.__dataclass_fields__, "cross_attention"), "a layer's own part")
+    for what, part in parts.items():
+        if (other := owners.setdefault(part.name, what)) != what or part.name.endswith("_residual"):
+            raise ConfigError(f"config: {what}: its name '{part.name}' is that of {other}; give it another one")
+    return {
+        **{f"{part.name}/{path}": axes for part in parts.values() for path, axes in part.axes.items()},
+        **{f"cross_attention/{path}": axes for path, axes in attention.PARAMETER_AXES.items()},
+        **{rf"\w+_residual/{path}": axes for path, axes in residual.parameter_axes(config).items()},
+    }
+
+
+def _with_chosen(table: Parts[Any], config: ModelConfig, field: str) -> dict[str, Any]:
+    """Return the built-in entries of a table, and those that the layers of a model have, by their values."""
+    values = [value for value in table if table.is_built_in(value)]
+    return {value: table[value] for value in dict.fromkeys([*values, *config.values_in_layers(field)])}

@@ -11,6 +11,7 @@ from transformer_jax.config import ModelConfig
 from transformer_jax.nn import attention, gated_delta
 from transformer_jax.nn.axes import ParameterAxes
 from transformer_jax.nn.kv_cache import empty_layer
+from transformer_jax.registry import Parts
 
 
 class Tokens(NamedTuple):
@@ -26,7 +27,7 @@ class Tokens(NamedTuple):
 
 
 class Mixer(NamedTuple):
-    """The parts of a mixer. A new mixer is a new entry of `MIXERS`.
+    """The parts of a mixer. A new mixer is a new entry of `MIXERS`, or `MODULE:OBJECT`.
 
     - name: of the module in a layer, and of its parameters' folder.
     - module: of (config, num_sums, return_weights), a `flax.linen.Module` with the methods of `SelfAttention`:
@@ -62,24 +63,29 @@ def _attention_hidden_flops(config: ModelConfig, tokens: Tokens) -> int:
     return attention.forward_flops(config, 0, 0, tokens.rows * (tokens.length**2 - visible))
 
 
-MIXERS = {
-    "attention": Mixer(
-        name="self_attention",
-        module=attention.SelfAttention,
-        axes=attention.PARAMETER_AXES,
-        start=empty_layer,
-        flops=_attention_flops,
-        hidden_flops=_attention_hidden_flops,
-        kept_bytes=lambda config, tokens: attention.activation_bytes(config, tokens.number * tokens.length),
-        mask_kind=attention.mask_kind,
-    ),
-    "gated_delta": Mixer(
-        name="gated_delta",
-        module=gated_delta.GatedDelta,
-        axes=gated_delta.PARAMETER_AXES,
-        start=lambda config, rows, slots: gated_delta.empty_state(config, rows),
-        flops=lambda config, tokens: tokens.rows * tokens.length * gated_delta.forward_flops(config, tokens.length),
-        kept_bytes=lambda config, tokens: tokens.number * gated_delta.activation_bytes(config, tokens.length),
-    ),
-}
+MIXERS: Parts[Mixer] = Parts(
+    "model.mixer",
+    Mixer,
+    {
+        "attention": Mixer(
+            name="self_attention",
+            module=attention.SelfAttention,
+            axes=attention.PARAMETER_AXES,
+            start=empty_layer,
+            flops=_attention_flops,
+            hidden_flops=_attention_hidden_flops,
+            kept_bytes=lambda config, tokens: attention.activation_bytes(config, tokens.number * tokens.length),
+            mask_kind=attention.mask_kind,
+        ),
+        "gated_delta": Mixer(
+            name="gated_delta",
+            module=gated_delta.GatedDelta,
+            axes=gated_delta.PARAMETER_AXES,
+            start=lambda config, rows, slots: gated_delta.empty_state(config, rows),
+            flops=lambda config, tokens: tokens.rows * tokens.length * gated_delta.forward_flops(config, tokens.length),
+            kept_bytes=lambda config, tokens: tokens.number * gated_delta.activation_bytes(config, tokens.length),
+        ),
+    },
+    methods={"module": ("__call__", "read", "step")},
+)
 """By the values of `model.mixer`."""

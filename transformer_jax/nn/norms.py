@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -14,6 +14,7 @@ from transformer_jax.config import ModelConfig
 from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.batch_norm import RUNNING, STATISTICS, as_row, batch_norm, batch_statistics
 from transformer_jax.nn.collected import collect, is_collecting
+from transformer_jax.registry import Parts
 from transformer_jax.typing import Array
 
 
@@ -46,23 +47,39 @@ def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"], epsilon: fl
 
 
 class NormKind(NamedTuple):
-    """A function of (x, scale, epsilon), with `bias` after scale if has_bias, and None for the identity.
+    """The parts of a norm. A new norm is a new entry of `NORMS`, or `MODULE:OBJECT`.
 
-    over_batch: whether the function gets mean and variance of every feature after x; see nn/batch_norm.py.
+    - function: of (x, scale, epsilon), with `bias` after scale if has_bias; None for the identity.
+    - over_batch: whether the function gets mean and variance of every feature after x; see nn/batch_norm.py.
+    - module: of (config), in place of a function, a `flax.linen.Module` that maps (x [..., D], is_token) to [..., D],
+      with any parameters. is_token is as in `Norm`.
+    - axes: axes of the parameters of the module, by the end of their paths.
     """
 
-    function: Callable[..., Array] | None
+    function: Callable[..., Array] | None = None
     has_bias: bool = False
     over_batch: bool = False
+    module: Callable[[ModelConfig], nn.Module] | None = None
+    axes: Mapping[str, Axes] = {}
 
 
-NORMS = {
-    "layernorm": NormKind(layer_norm, has_bias=True),
-    "rmsnorm": NormKind(rms_norm),
-    "batchnorm": NormKind(batch_norm, has_bias=True, over_batch=True),
-    "none": NormKind(None),
-}
+NORMS: Parts[NormKind] = Parts(
+    "model.norm",
+    NormKind,
+    {
+        "layernorm": NormKind(layer_norm, has_bias=True),
+        "rmsnorm": NormKind(rms_norm),
+        "batchnorm": NormKind(batch_norm, has_bias=True, over_batch=True),
+        "none": NormKind(),
+    },
+    methods={"module": ("__call__",)},
+)
 """By the values of `model.norm`."""
+
+
+def make_norm(config: ModelConfig) -> nn.Module:
+    """Return the module that normalises over the width of the model: `Norm`, or that of `model.norm` itself."""
+    return (NORMS[config.norm].module or Norm)(config)
 
 
 class Norm(nn.Module):
@@ -130,3 +147,9 @@ class HeadNorm(nn.Module):
 
 PARAMETER_AXES = {f"(scale|bias|{'|'.join(RUNNING)})": Axes((), (None,))}
 """Axes of the parameters and running averages of `Norm`: vectors of the model's width are not divided."""
+
+
+def parameter_axes(config: ModelConfig) -> Mapping[str, Axes]:
+    """Return the axes of the parameters of `make_norm`, by the end of their paths."""
+    kind = NORMS[config.norm]
+    return PARAMETER_AXES if kind.module is None else kind.axes

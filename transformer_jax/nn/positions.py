@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -20,6 +20,7 @@ from transformer_jax.errors import DataError
 from transformer_jax.nn.activation_sharding import constrain
 from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.initialisation import bias_table_init, table_init
+from transformer_jax.registry import Parts
 from transformer_jax.typing import Activations, Array, Batch, Heads, Ids, Positions
 
 _LARGEST = 2**31 - 1
@@ -202,7 +203,7 @@ def resized_table(table: Float[Array, "rows D"], size: int, has_class_token: boo
 
 
 class Encoding(NamedTuple):
-    """The parts of a position encoding. A new encoding is a new entry of `ENCODINGS`.
+    """The parts of a position encoding. A new encoding is a new entry of `ENCODINGS`, or `MODULE:OBJECT`.
 
     - added: (config, positions [B, T]) -> vectors [B, T, D] to add to embeddings; called in a compact method.
     - rotate: (queries or keys [B, T, N, H], positions, base) -> rotated queries or keys, same shape. The base is
@@ -210,24 +211,34 @@ class Encoding(NamedTuple):
     - bias: a module of (config, bidirectional) that maps positions of queries [B, T] and keys [B, S] to a bias
       [B or 1, N, T, S] for the attention logits. Its parameters are at STACK/relative_bias.
     - has_table: whether it has a table of `num_positions` rows; see `ModelConfig.has_position_table`.
+    - axes, bias_axes: axes of the parameters of `added` and of `bias`, by the end of their paths.
     """
 
     added: Callable[[ModelConfig, Positions], Activations] | None = None
     rotate: Callable[[Heads, Positions, float | Array], Heads] | None = None
-    bias: type[nn.Module] | None = None
+    bias: Callable[[ModelConfig, bool], nn.Module] | None = None
     has_table: bool = False
+    axes: Mapping[str, Axes] = {}
+    bias_axes: Mapping[str, Axes] = {}
 
 
-ENCODINGS = {
-    "sinusoidal": Encoding(added=lambda config, positions: sinusoidal(positions, config.emb_dim)),
-    "sinusoidal_2d": Encoding(added=lambda config, positions: sinusoidal_2d(config, positions)),
-    "learned": Encoding(
-        added=lambda config, positions: LearnedPositions(config, name="learned")(positions), has_table=True
-    ),
-    "rotary": Encoding(rotate=rotary),
-    "relative": Encoding(bias=RelativeBias),
-    "none": Encoding(),
-}
+ENCODINGS: Parts[Encoding] = Parts(
+    "model.position_encoding",
+    Encoding,
+    {
+        "sinusoidal": Encoding(added=lambda config, positions: sinusoidal(positions, config.emb_dim)),
+        "sinusoidal_2d": Encoding(added=lambda config, positions: sinusoidal_2d(config, positions)),
+        "learned": Encoding(
+            added=lambda config, positions: LearnedPositions(config, name="learned")(positions),
+            has_table=True,
+            axes={"learned/embedding": Axes((None,), ("emb",))},
+        ),
+        "rotary": Encoding(rotate=rotary),
+        "relative": Encoding(bias=RelativeBias, bias_axes={"embedding": Axes((None,), ("heads",))}),
+        "none": Encoding(),
+    },
+    methods={"bias": ("__call__",)},
+)
 """By the values of `model.position_encoding`."""
 
 
@@ -241,7 +252,3 @@ class PositionEmbedding(nn.Module):
         """Return x [B, T, D] plus the vectors of positions [B, T] or [1, T]."""
         added = ENCODINGS[self.config.position_encoding].added
         return x if added is None else x + added(self.config, positions).astype(x.dtype)
-
-
-PARAMETER_AXES = {"learned/embedding": Axes((None,), ("emb",))}
-"""Axes of the parameters of `PositionEmbedding`, by the end of their paths."""

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.config import ATTENTION, LAYERS, ModelConfig, layer_configs, layer_folder
+from transformer_jax.config import LAYERS, ModelConfig, layer_configs, layer_folder
 from transformer_jax.nn import layer, norms
 from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.collected import COLLECTED, is_collecting
@@ -21,7 +21,8 @@ from transformer_jax.nn.layer_inputs import LayerInputs, LayerState
 from transformer_jax.nn.layer_runs import in_order, runs, strided
 from transformer_jax.nn.layer_values import LayerValues, layer_values
 from transformer_jax.nn.masks import AttentionMask
-from transformer_jax.nn.norms import Norm
+from transformer_jax.nn.mixers import MIXERS
+from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import ENCODINGS
 from transformer_jax.nn.residual import has_final_norm
 from transformer_jax.typing import Activations, Array, Bias, Params, Positions
@@ -96,9 +97,9 @@ class Stack(nn.Module):
     def setup(self) -> None:
         config = self.config
         self.configs = layer_configs(config, "decoder" if self.causal else "encoder", self.num_layers)
-        attends = any(own.mixer == ATTENTION for own in self.configs)
+        attends = any(MIXERS[own.mixer].mask_kind(own, "causal") is not None for own in self.configs)
         bias = ENCODINGS[config.position_encoding].bias if attends else None
-        self.relative_bias = None if bias is None else bias(config, bidirectional=not self.causal)
+        self.relative_bias = None if bias is None else bias(config, not self.causal)
         self.folders = tuple(layer_folder(own) for own in self.configs)
         for name in dict.fromkeys(self.folders):
             # Creates the parameters, stacked [L, ...], and applies nothing else: `_applied` reads them.
@@ -112,7 +113,7 @@ class Stack(nn.Module):
             own = self.configs[self.folders.index(name)]
             setattr(self, name, created(own, self.num_layers, self.cross_attends, self.return_weights))
         if has_final_norm(config):
-            self.final_norm = Norm(config)
+            self.final_norm = make_norm(config)
 
     def __call__(
         self,
@@ -245,9 +246,15 @@ class Stack(nn.Module):
         return drop(self.final_norm(x, is_token) if has_final_norm(self.config) else x, dropout, "final")
 
 
-PARAMETER_AXES = {
-    **{rf"{LAYERS}\w*/{path}": axes for path, axes in layer.PARAMETER_AXES.items()},
-    "relative_bias/embedding": Axes((None,), ("heads",)),
-    **{f"final_norm/{path}": axes for path, axes in norms.PARAMETER_AXES.items()},
-}
-"""Axes of the parameters of `Stack`, by the end of their paths; those of `layers` have one more, in front."""
+def parameter_axes(config: ModelConfig) -> dict[str, Axes]:
+    """Return the axes of the parameters of the stacks of a model, by the end of their paths.
+
+    Those of `layers` have one more, in front.
+
+    Raises: ConfigError if two parts of the model have one name.
+    """
+    return {
+        **{rf"{LAYERS}\w*/{path}": axes for path, axes in layer.parameter_axes(config).items()},
+        **{f"relative_bias/{path}": axes for path, axes in ENCODINGS[config.position_encoding].bias_axes.items()},
+        **{f"final_norm/{path}": axes for path, axes in norms.parameter_axes(config).items()},
+    }

@@ -69,6 +69,8 @@ def shardings(tree: Any, parameter_axes: ParameterAxes | None, mesh: Mesh | Abst
 def _indivisible(path: str, shape: Sequence[int], axes: Sequence[str | None], sizes: Mapping[str, int]) -> list[str]:
     return [
         f"parallel.{axis}={sizes[axis]} does not divide {size}, axis {number} of {path} {tuple(shape)}"
-        for number, (size, axis) in enumerate(zip(shape[-len(axes) :], axes, strict=True), len(shape) - len(axes))
+        for number, (size, axis) in enumerate(
+            zip(shape[len(shape) - len(axes) :], axes, strict=True), len(shape) - len(axes)
+        )
         if axis is not None and size % sizes[axis]
     ]

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import optax
 
 from transformer_jax.config import OptimizerConfig
+from transformer_jax.errors import ConfigError
+from transformer_jax.registry import Functions, Registry
 from transformer_jax.training.freezing import LayerNumbers, multipliers, trained_part
 from transformer_jax.training.hyper import Hyper
 from transformer_jax.training.schedules import as_optax
@@ -36,7 +38,7 @@ def make_optimizer(
         return trained_part(static.freeze, params, numbers)
 
     parts = [] if hyper.clip_norm is None else [optax.clip_by_global_norm(hyper.clip_norm)]
-    parts += OPTIMIZERS[static.name](static, hyper)
+    parts += _rule(static, hyper)
     if hyper.weight_decay is not None:
         parts.append(optax.add_decayed_weights(hyper.weight_decay, mask=DECAY_MASKS[static.decay_mask]))
     parts.append(optax.scale_by_learning_rate(as_optax(static.schedule, hyper)))
@@ -83,8 +85,25 @@ def _adafactor(static: OptimizerConfig, hyper: Hyper) -> list[optax.GradientTran
     return [*parts, optax.scale_by_param_block_rms()] if static.scale_by_parameter else parts
 
 
-OPTIMIZERS: dict[str, Rule] = {"adam": _adam, "sgd": _sgd, "adafactor": _adafactor, "lion": _lion}
-"""Update rules by the values of `optimizer.name`: transformations of clipped gradients to updates, before the decay."""
+OPTIMIZERS: Registry[Rule] = Functions(
+    "optimizer.name", ("static", "hyper"), {"adam": _adam, "sgd": _sgd, "adafactor": _adafactor, "lion": _lion}
+)
+"""Update rules by the values of `optimizer.name`: transformations of clipped gradients to updates, before the decay.
+
+A rule from outside may return one transformation in place of a list.
+"""
+
+
+def _rule(static: OptimizerConfig, hyper: Hyper) -> list[optax.GradientTransformation]:
+    """Return the transformations of the rule; raises ConfigError if it returns anything else."""
+    found: Any = OPTIMIZERS[static.name](static, hyper)
+    parts = [found] if isinstance(found, optax.GradientTransformation) else found
+    if isinstance(parts, list) and all(isinstance(part, optax.GradientTransformation) for part in parts):
+        return parts
+    raise ConfigError(
+        f"config: optimizer.name='{static.name}' returned {type(found).__name__}; expected an "
+        "optax.GradientTransformation, or a list of them"
+    )
 
 
 def _stored(rule: optax.GradientTransformation, **dtypes: str) -> optax.GradientTransformation:
@@ -110,8 +129,8 @@ def _stored(rule: optax.GradientTransformation, **dtypes: str) -> optax.Gradient
 
 def updates_made(opt_state: Any) -> Array:
     """Return the number of updates in the optimizer's state, int32 []; the schedule depends on it."""
-    [count] = [part.count for part in opt_state if isinstance(part, optax.ScaleByScheduleState)]
-    return count
+    # The rule may have a schedule of its own; the learning rate comes last.
+    return [part.count for part in opt_state if isinstance(part, optax.ScaleByScheduleState)][-1]
 
 
 def _by_name(decays: Callable[[str], bool]) -> Callable[[Params], Any]:

@@ -7,8 +7,11 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import optax
 
+from transformer_jax.registry import Functions, Registry
 from transformer_jax.training.hyper import Hyper
 from transformer_jax.typing import Array, ArrayLike
+
+Schedule = Callable[[Array, Hyper], Array]
 
 
 def _warmed_up(step: Array, hyper: Hyper) -> tuple[Array, Array, Array]:
@@ -51,13 +54,17 @@ def _none(step: Array, hyper: Hyper) -> Array:
     return jnp.asarray(hyper.learning_rate, jnp.float32)
 
 
-SCHEDULES = {
-    "inverse_sqrt": _inverse_sqrt,
-    "cosine": _cosine,
-    "linear": _linear,
-    "constant": _constant,
-    "none": _none,
-}
+SCHEDULES: Registry[Schedule] = Functions(
+    "optimizer.schedule",
+    ("step", "hyper"),
+    {
+        "inverse_sqrt": _inverse_sqrt,
+        "cosine": _cosine,
+        "linear": _linear,
+        "constant": _constant,
+        "none": _none,
+    },
+)
 """Schedules by the values of `optimizer.schedule`.
 
 A schedule maps the number s of an update (float32, counted from 1) to its learning rate. With peak p, warm-up w, decay

@@ -1,0 +1,474 @@
+"""Parts from outside the package, `MODULE:OBJECT`: the examples of docs/extending.md, whole models, and bad objects.
+
+The examples are in the folder examples/parts. test_trust.py has what a file names; test_lifecycles.py has a run.
+"""
+
+import dataclasses
+import functools
+import importlib
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from decoding_support import EOS_ID, START, from_prompts
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
+from support import assert_close, forward, random_params, shapes, tiny
+
+from transformer_jax import trust
+from transformer_jax.cli.main import main
+from transformer_jax.config import (
+    DataConfig,
+    DecodeConfig,
+    ExperimentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TaskConfig,
+    layer_configs,
+    layer_numbers,
+    outside_parts,
+    without_effect,
+)
+from transformer_jax.convert.families import FAMILIES
+from transformer_jax.convert.folder_config import unsaid
+from transformer_jax.errors import ConfigError
+from transformer_jax.models.architecture import ARCHITECTURES, parameter_axes
+from transformer_jax.nn.axes import Axes
+from transformer_jax.nn.feed_forward import ACTIVATIONS
+from transformer_jax.nn.layer_inputs import LayerInputs
+from transformer_jax.nn.layer_values import EQUAL
+from transformer_jax.nn.norms import NORMS
+from transformer_jax.parallel.rules import shardings
+from transformer_jax.tasks.outside_errors import errors_from_outside
+from transformer_jax.training.freezing import multipliers, trained_part
+from transformer_jax.training.hyper import split
+from transformer_jax.training.optimizers import make_optimizer
+from transformer_jax.training.schedules import learning_rate
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples" / "parts").glob("*.py"))
+OWN = {
+    "architecture": "decoder_only",
+    "position_encoding": "alibi:ALIBI",
+    "norm": "dyt:DYT",
+    "norm_position": "sandwich:SANDWICH",
+    "feed_forward": "squared_relu:SQUARED_RELU",
+    "activation": "relu2:RELU2",
+    "layer_pattern": "MA",
+    "layer_kinds": "M: mixer=running_mean:RUNNING_MEAN; A: feed_forward=dense",
+    "num_decoder_layers": 3,
+    "embedding_norm": True,
+    "vocab_size": 20,
+}
+"""A decoder that has every part of the examples, in layers of two structures."""
+MEAN = "layers_running_mean_RUNNING_MEAN_squared_relu_SQUARED_RELU"
+
+
+@pytest.fixture(autouse=True)
+def examples(monkeypatch):
+    """Let Python find the examples, and trust them as a program does that imports them."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "parts"))
+    monkeypatch.setattr(trust, "_state", trust._State())
+    trust.trust_modules(EXAMPLES)
+
+
+def example(name):
+    return importlib.import_module(name)
+
+
+# --- the examples against their equations --------------------------------------------------------------------------
+
+X = np.random.default_rng(0).standard_normal((2, 5, 16)).astype(np.float32)
+
+
+def test_squared_relu():
+    np.testing.assert_array_equal(ACTIVATIONS["relu2:RELU2"].function(jnp.array([-2.0, 0.0, 3.0])), [0, 0, 9])
+    config = tiny(feed_forward="squared_relu:SQUARED_RELU")
+    module = example("squared_relu").SquaredReLU(config, 1)
+    params = module.init(jax.random.key(0), jnp.asarray(X), None)["params"]
+    first, second = (params[name] for name in ("hidden", "out"))
+    hidden = np.maximum(X @ np.asarray(first["kernel"]) + first["bias"][None, None], 0) ** 2
+    expected = hidden @ np.asarray(second["kernel"]) + second["bias"][None, None]
+    assert_close(module.apply({"params": params}, jnp.asarray(X), None), expected)
+
+
+def test_dynamic_tanh():
+    module = example("dyt").DynamicTanh(tiny())
+    params = {"alpha": jnp.float32(0.7), "scale": jnp.arange(16.0), "bias": jnp.ones(16)}
+    expected = np.tanh(0.7 * X) * np.arange(16.0) + 1
+    assert_close(module.apply({"params": params}, jnp.asarray(X)), expected)
+    assert module.init(jax.random.key(0), jnp.asarray(X))["params"]["alpha"] == 0.5
+
+
+def test_a_sandwich_does_not_see_the_size_of_an_output():
+    module = example("sandwich").Sandwich(tiny(), 2)
+    params = {"norm": {"scale": jnp.ones(16), "bias": jnp.zeros(16)}}
+    params["output_norm"] = {"scale": 2 * jnp.ones(16), "bias": jnp.zeros(16)}
+
+    def after(y):
+        return module.apply({"params": params}, jnp.asarray(X), y, None, method="after")
+
+    y = jnp.asarray(X[::-1])
+    assert_close(after(10 * y), after(y), 1e-4)
+    assert_close(jnp.square(after(y) - X).mean(-1), np.full((2, 5), 4.0), 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("heads", "expected"),
+    [
+        (8, [2.0**-h for h in range(1, 9)]),
+        (6, [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]),
+        (1, [2.0**-8]),
+        (3, [2.0**-4, 2.0**-8, 2.0**-2]),
+    ],
+)
+def test_slopes_of_linear_biases(heads, expected):
+    assert example("alibi").slopes(heads) == expected
+
+
+def test_linear_biases():
+    config = tiny(num_heads=2, position_encoding="alibi:ALIBI")
+    queries, keys = jnp.array([[3, 4]]), jnp.array([[0, 4, 9]])
+    bias = example("alibi").LinearBias(config, True).apply({}, queries, keys)
+    distances = np.array([[3, 1, 6], [4, 0, 5]])
+    np.testing.assert_array_equal(bias[0], [-distances / 16, -distances / 256])
+
+
+def test_a_running_mean():
+    """Whole rows, of which the first is two packed texts, equal a loop over their tokens."""
+    config = tiny(architecture="decoder_only", mixer="running_mean:RUNNING_MEAN")
+    module = example("running_mean").RunningMean(config, 1)
+    positions = jnp.array([[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]])
+    inputs = LayerInputs(positions, None, None)
+    params = module.init(jax.random.key(0), jnp.asarray(X), inputs, None, EQUAL)["params"]
+    values = X @ np.asarray(params["value"]["kernel"])
+    means = np.stack(
+        [
+            [values[row, t - int(at) : t + 1].mean(0) for t, at in enumerate(positions[row])]
+            for row in range(len(positions))
+        ]
+    )
+    output = module.apply({"params": params}, jnp.asarray(X), inputs, None, EQUAL).output
+    assert_close(output, means @ np.asarray(params["out"]["kernel"]))
+
+
+def optimizer_fields(**fields):
+    config = ExperimentConfig(optimizer=OptimizerConfig(**fields)).resolved()
+    return split(config)
+
+
+def test_signs_of_the_momentum():
+    static, hyper = optimizer_fields(
+        name="sign_momentum:sign_momentum",
+        schedule="none",
+        learning_rate=0.5,
+        warmup_steps=0,
+        clip_norm=0.0,
+        beta1=0.75,
+    )
+    optimizer, params = make_optimizer(static.optimizer, hyper), {"kernel": jnp.zeros(3)}
+    state, momentum = optimizer.init(params), np.zeros(3)
+    for gradient in ([1.0, -4.0, 0.0], [-0.5, 8.0, 0.0], [-0.5, 1.0, 2.0]):
+        updates, state = optimizer.update({"kernel": jnp.array(gradient)}, state, params)
+        momentum = 0.75 * momentum + 0.25 * np.array(gradient)
+        np.testing.assert_array_equal(updates["kernel"], -0.5 * np.sign(momentum))
+
+
+def test_restarts():
+    _, hyper = optimizer_fields(
+        schedule="restarts:restarts", learning_rate=2.0, warmup_steps=10, decay_steps=100, end_fraction=0.1
+    )
+    steps, expected = [5, 10, 60, 109, 110, 160], [1.0, 2.0, 1.1, None, 2.0, 1.1]
+    expected[3] = 2.0 * (0.1 + 0.9 * (1 + math.cos(math.pi * 0.99)) / 2)
+    assert_close([learning_rate("restarts:restarts", step, hyper) for step in steps], expected)
+
+
+# --- whole models --------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def own_model():
+    config = tiny(**OWN)
+
+    def steeper(path, x):  # `random_params` makes alpha small, and with it all that a layer adds
+        return 1 + x if path[-1].key == "alpha" else x
+
+    return config, jax.tree_util.tree_map_with_path(steeper, random_params(config))
+
+
+def test_paths_of_parameters():
+    """Folders are named by what a layer has; the names of the modules are those of the entries."""
+    config, params = own_model()
+    assert {*params["decoder"]} == {"embedding_norm", "final_norm", MEAN, "layers"}
+    of_mean = params["decoder"][MEAN]
+    assert {*of_mean} == {"running_mean", "running_mean_residual", "squared_relu", "squared_relu_residual"}
+    assert {*params["decoder"]["layers"]["feed_forward_residual"]} == {"norm", "output_norm"}
+    assert of_mean["squared_relu"]["hidden"]["kernel"].shape == (2, 16, 24)
+    assert config.num_decoder_layers == 3
+
+
+def test_every_parameter_is_divided_by_its_axes():
+    config, params = own_model()
+    mesh = AbstractMesh((1, 2, 2), ("data", "fsdp", "tensor"))
+    found = shardings(params, parameter_axes(config), mesh)["decoder"]
+    mean = found[MEAN]
+    assert mean["running_mean"]["value"]["kernel"].spec == P(None, "fsdp", "tensor")
+    assert mean["squared_relu"]["out"]["kernel"].spec == P(None, "tensor", "fsdp")
+    assert mean["squared_relu_residual"]["output_norm"]["alpha"].spec == P()
+    assert found["final_norm"]["alpha"].spec == P()
+
+
+def test_a_parameter_without_axes_names_the_part(monkeypatch):
+    config = ExperimentConfig(model=ModelConfig(norm="dyt:DYT")).resolved()
+    monkeypatch.setitem(NORMS._imported, "dyt:DYT", example("dyt").DYT._replace(axes={"alpha": Axes((), ())}))
+    mesh = AbstractMesh((1, 1, 1), ("data", "fsdp", "tensor"))
+    message = r"model\.norm='dyt:DYT': ValueError: .*/bias: expected exactly one"
+    with pytest.raises(ConfigError, match=message), errors_from_outside(config):
+        shardings(shapes(tiny(norm="dyt:DYT")), parameter_axes(config.model), mesh)
+
+
+def test_layers_from_outside_are_frozen_and_scaled_by_their_number():
+    config, params = own_model()
+    numbers = layer_numbers(config)
+    trained = trained_part("decoder/layers:1", params, numbers)["decoder"]
+    assert len(trained[MEAN]["running_mean"]["out"]["kernel"]) == 1  # layer 2 of 0 and 2
+    assert len(trained["layers"]["self_attention"]["out"]["kernel"]) == 1
+    factors = multipliers(params, 0.5, numbers)["decoder"]
+    assert np.ravel(factors[MEAN]["squared_relu"]["out"]["kernel"]).tolist() == [2**-3, 2**-1]
+
+
+def test_operations():
+    """Of a layer with a running mean 4 D^2 + 4 D F a token, and of one with attention as ever."""
+    config, _ = own_model()
+    architecture, tokens = ARCHITECTURES["decoder_only"], 2 * 6
+    own = architecture.train_flops(config, 2, {"targets": 6})
+    plain = dataclasses.replace(config, layer_pattern="", layer_kinds="", feed_forward="dense", num_decoder_layers=1)
+    mean = 3 * tokens * (4 * 16**2 + 4 * 16 * 24)
+    assert own == architecture.train_flops(plain, 2, {"targets": 6}) + 2 * mean
+    assert architecture.activation_bytes(config, 2, {"targets": 6}) > 0
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def fed(config, params, cache, ids, positions):
+    return ARCHITECTURES["decoder_only"].decoder(config).read(params, cache, ids, positions)
+
+
+def test_decoding_with_states_and_biases_equals_the_whole_text():
+    """Prompts of 1, 3 and 2 tokens, padded on the right; then three more tokens at once."""
+    config, params = own_model()
+    decoder = ARCHITECTURES["decoder_only"].decoder(config)
+    ids = np.random.default_rng(0).integers(4, 19, (3, 6)).astype(np.int32)
+    whole = forward(config, params, {"decoder_inputs": jnp.asarray(ids)}).outputs
+    prepared, lengths = decoder.prepare(params), np.array([1, 3, 2])
+    columns = np.arange(3)[None]
+    positions = np.where(columns < lengths[:, None], columns, -1)
+    cache = decoder.empty_cache(prepared, {"prompts": jnp.asarray(ids)}, 6)
+    logits, cache = fed(config, prepared, cache, jnp.asarray(ids[:, :3]), jnp.asarray(positions))
+    for row, length in enumerate(lengths):
+        assert_close(logits[row, :length], whole[row, :length])
+    more = lengths[:, None] + np.arange(3)
+    logits, _ = fed(config, prepared, cache, jnp.asarray(np.take_along_axis(ids, more, 1)), jnp.asarray(more))
+    assert_close(logits, np.take_along_axis(np.asarray(whole), more[..., None], 1))
+
+
+def test_packed_texts_are_as_alone_and_no_token_sees_a_later_one():
+    config, params = own_model()
+    ids = np.random.default_rng(1).integers(4, 19, (3, 6)).astype(np.int32)
+    whole = np.asarray(forward(config, params, {"decoder_inputs": jnp.asarray(ids)}).outputs)
+    changed = np.where(np.arange(6) < 4, ids, ids % 15 + 4)
+    later = np.asarray(forward(config, params, {"decoder_inputs": jnp.asarray(changed)}).outputs)
+    np.testing.assert_array_equal(later[:, :4], whole[:, :4])
+    assert np.abs(later[:, 4:] - whole[:, 4:]).max() > 0.1
+
+    packed = {
+        "decoder_inputs": np.concatenate([ids[:1, :4], ids[1:2, :2]], 1),
+        "targets_positions": [[*range(4), 0, 1]],
+    }
+    packed["targets_segment_ids"] = [[1] * 4 + [2] * 2]
+    found = forward(config, params, jax.tree.map(lambda x: jnp.asarray(x, jnp.int32), packed, is_leaf=_is_list)).outputs
+    assert_close(found[0, :4], whole[0, :4])
+    assert_close(found[0, 4:], whole[1, :2])
+
+
+def _is_list(value):
+    return isinstance(value, list)
+
+
+@pytest.mark.slow
+def test_hypotheses_keep_their_own_states():
+    """The scores of a beam are those of its texts: a state of another hypothesis would change them."""
+    config = dataclasses.replace(own_model()[0], vocab_size=8, tie_output=False)
+    params, decoder = random_params(config), ARCHITECTURES["decoder_only"].decoder(config)
+    decode = DecodeConfig(
+        beam_size=6, num_best=6, max_new_tokens=4, length_penalty="none", end_among="candidates", forbidden_ids="2,3,4"
+    )
+    result = from_prompts([decoder], [decoder.prepare(params)], decode, [[START, 6]], [4])
+    for ids, length, score in zip(result.ids[0], result.lengths[0], result.scores[0], strict=True):
+        text = np.array([START, 6, *ids[:length]], np.int32)
+        batch = {"decoder_inputs": jnp.asarray(np.pad(text, (0, 6 - len(text)))[None])}
+        log_probs = jax.nn.log_softmax(forward(config, params, batch).outputs[0])
+        assert score == pytest.approx(float(sum(log_probs[1 + i, ids[i]] for i in range(length))), abs=1e-4)
+    assert EOS_ID in result.ids[0]
+
+
+# --- configs -------------------------------------------------------------------------------------------------------
+
+
+def refused(**fields):
+    sections = {}
+    for name, value in fields.items():
+        section, _, leaf = name.partition("__")
+        sections.setdefault(section, {})[leaf] = value
+    with pytest.raises(ConfigError) as error:
+        ExperimentConfig.unresolved(sections)
+    return str(error.value)
+
+
+BROKEN = "outside.broken_parts"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("model__mixer", "NO_STEP", "module: Reader lacks step"),
+        ("model__mixer", "NO_STATE", "start=None: expected a function or class"),
+        ("model__mixer", "Reader", "expected transformer_jax.nn.mixers.Mixer, got the class Reader"),
+        ("model__mixer", "DENSE", "expected transformer_jax.nn.mixers.Mixer, got FeedForwardPart"),
+        ("model__feed_forward", "NO_CALL", "module: Empty lacks __call__"),
+        ("model__feed_forward", "NUMBER", "flops=12: expected a function or class"),
+        ("model__feed_forward", "SLASH", "name='a/b': expected the name of a folder of parameters"),
+        ("model__feed_forward", "TAKEN", "name='feed_forward' is that of model.feed_forward='dense'; give it another"),
+        ("model__activation", "NOT_GATED", "gated='no': expected bool"),
+        ("model__activation", "NO_FUNCTION", "function=None: expected a function or class"),
+        ("model__activation", "raises", "expected transformer_jax.nn.feed_forward.Activation, got function"),
+        ("model__activation", "TAHN", "module outside.broken_parts has no 'TAHN' (did you mean 'TANH'?)"),
+        ("model__norm", "NO_NORM", "module: Empty lacks __call__"),
+        ("model__position_encoding", "NO_BIAS", "bias: Empty lacks __call__"),
+        ("model__norm_position", "NO_BEFORE", "module: Empty lacks before, after"),
+        ("optimizer__name", "BROKEN", "has no 'BROKEN'"),
+        ("optimizer__name", "TANH", "expected a function of (static, hyper), got Activation"),
+        ("optimizer__schedule", "one_argument", "expected a function of (step, hyper): too many positional arguments"),
+    ],
+)
+def test_objects_that_lack_something_are_refused(field, value, message):
+    trust.trust_modules("outside")
+    said = refused(**{field: f"{BROKEN}:{value}"})
+    assert said.startswith(f"config: {field.replace('__', '.')}='{BROKEN}:{value}': ")
+    assert message in said
+
+
+def test_modules_that_are_missing_or_raise(capsys):
+    trust.trust_modules("outside")
+    assert "No module named 'outside.nowhere'; is the folder" in refused(model__activation="outside.nowhere:TANH")
+    assert "importing outside.raising raised ValueError: no licence" in refused(model__norm="outside.raising:NORM")
+    assert "raising.py" in capsys.readouterr().err  # its traceback
+    assert "model.mixer='attentoin': expected one of attention, gated_delta, or MODULE:OBJECT (did you mean" in refused(
+        model__mixer="attentoin"
+    )
+
+
+def test_a_name_that_a_layer_has_already_is_refused():
+    trust.trust_modules("outside")
+    config = tiny(feed_forward=f"{BROKEN}:LIKE_A_LAYER")
+    with pytest.raises(ConfigError, match="its name 'config' is that of a layer's own part; give it another one"):
+        parameter_axes(config)
+
+
+def test_a_rule_that_returns_no_transformation():
+    trust.trust_modules("outside")
+    static, hyper = optimizer_fields(name=f"{BROKEN}:no_rule")
+    with pytest.raises(
+        ConfigError, match=r"optimizer\.name='outside\.broken_parts:no_rule' returned dict; expected an"
+    ):
+        make_optimizer(static.optimizer, hyper)
+
+
+def test_an_exception_names_the_fields_whose_code_ran(capsys):
+    trust.trust_modules("outside")
+    config = ExperimentConfig(
+        model=ModelConfig(activation=f"{BROKEN}:TANH", norm="dyt:DYT"),
+        optimizer=OptimizerConfig(schedule=f"{BROKEN}:raises", learning_rate=1.0),
+    ).resolved()
+    with pytest.raises(ConfigError) as error, errors_from_outside(config):
+        learning_rate(config.optimizer.schedule, 1, split(config).hyper)
+    assert f"optimizer.schedule='{BROKEN}:raises'" in str(error.value)
+    assert "dyt" not in str(error.value)
+    assert str(error.value).endswith(": ValueError: no idea")
+    assert "in raises" in capsys.readouterr().err  # the traceback
+
+
+def test_two_names_for_one_folder_are_refused(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "a.py").write_text("from squared_relu import SQUARED_RELU as b_c\n")
+    (tmp_path / "a_b.py").write_text("from squared_relu import SQUARED_RELU as c\n")
+    trust.trust_modules(["a", "a_b"])
+    fields = {"layer_pattern": "XY", "layer_kinds": "X: feed_forward=a:b_c; Y: feed_forward=a_b:c"}
+    problem = next(tiny(**fields).problems())
+    assert "would share the folder 'layers_a_b_c' of their parameters; rename a module or an object" in problem
+
+
+def test_kinds_may_name_objects():
+    """The first colon of a kind ends its letter; a text with spaces, and further fields, are read as ever."""
+    config = tiny(**OWN)
+    mean, attention, _ = layer_configs(config, "decoder", 3)
+    assert (mean.mixer, mean.feed_forward) == ("running_mean:RUNNING_MEAN", "squared_relu:SQUARED_RELU")
+    assert (attention.mixer, attention.feed_forward) == ("attention", "dense")
+    values = {"model.layer_kinds": "A : mixer = one.two:Three , attention_window=2;B: feed_forward=dense; C:"}
+    assert outside_parts(values) == {"model.layer_kinds: A: mixer": "one.two:Three"}
+    assert outside_parts({"model.layer_kinds": "A: mixer=one:two; A: mixer=three:four"}) == {}  # it is refused
+
+
+def test_what_an_outside_object_may_read():
+    """All fields; and a field with `used_with` has an effect."""
+    trust.trust_modules("outside")
+    model = ModelConfig(**{**OWN, "num_kv_heads": 4, "layer_kinds": "M: mixer=running_mean:RUNNING_MEAN; A:"})
+    given = {
+        "schedule": "restarts:restarts",
+        "learning_rate": 1.0,
+        "decay_steps": 5,
+        "name": "sign_momentum:sign_momentum",
+    }
+    config = ExperimentConfig(
+        model=dataclasses.replace(model, layer_kinds="M: mixer=running_mean:RUNNING_MEAN; A: mixer=gated_delta"),
+        task=TaskConfig(name="language_model"),
+        data=DataConfig(batching="windows"),
+        optimizer=OptimizerConfig(**given, epsilon=1e-3, nesterov=True),
+    ).resolved()
+    assert "optimizer.decay_steps" not in without_effect(config)
+    assert config.optimizer.nesterov
+
+
+def test_statistics_and_tables_of_outside_objects_are_known(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "known.py").write_text(
+        "from transformer_jax.nn.norms import NORMS\nfrom transformer_jax.nn.positions import ENCODINGS\n"
+        "NORM, TABLE = NORMS['batchnorm'], ENCODINGS['learned']\n"
+    )
+    trust.trust_modules("known")
+    assert tiny(position_encoding="known:TABLE").has_position_table
+    assert not tiny(position_encoding="alibi:ALIBI").has_position_table
+    assert "norm='known:NORM' cannot be used with architecture='encoder_decoder': its statistics are over" in refused(
+        model__norm="known:NORM"
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_family_of_hugging_face_has_an_outside_part(family):
+    said = "\n".join(unsaid(FAMILIES[family], tiny(**OWN)))
+    for field in ("position_encoding", "norm", "norm_position", "feed_forward", "activation", "layer_kinds"):
+        assert f"model.{field}={OWN[field]!r}: " in said
+
+
+def test_a_command_prints_the_traceback_and_the_field(monkeypatch, capsys, tmp_path):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "raising_later.py").write_text(
+        "from transformer_jax.nn.feed_forward import Activation\n\nRAISES = Activation(lambda x: x.no_such_method())\n"
+    )
+    assert main(["inspect", "--config=quickstart", "--config.model.activation=raising_later:RAISES", "--compile"]) == 2
+    said = capsys.readouterr().err
+    assert "raising_later.py" in said  # the traceback
+    last = said.strip().splitlines()[-1]
+    assert last.startswith("transformer-jax: error: model.activation='raising_later:RAISES': AttributeError: ")
