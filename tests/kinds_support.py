@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from image_support import MODEL as VIT
 from image_support import write_folder
-from run_support import EVALUATED, LOGGED, SAVED, TOTAL, argv, run_main, write_corpus
+from run_support import EVALUATED, LOGGED, ROOT, SAVED, TOTAL, argv, run_main, write_corpus
 
 ENCODER = {"architecture": "encoder_only", "num_encoder_layers": 1}
 DECODER = {"architecture": "decoder_only", "num_decoder_layers": 1}
@@ -24,6 +24,17 @@ _TABLE = {"format": "tsv", "input_feature": "text", "target_feature": "label"}
 _PACKED = {"batching": "packed", "packed_length": 32, "max_length": 16, "num_buckets": 6}
 _IMAGES = {"source": "image_folder", "batching": "rows", "rows_per_batch": 4, "row_multiple": 2}
 _PULSE = {"architecture": "outside.pulse:PulseArchitecture", "leak": 0.3}
+_PARTS = {
+    "position_encoding": "alibi:ALIBI",
+    "norm": "dyt:DYT",
+    "norm_position": "sandwich:SANDWICH",
+    "activation": "relu2:RELU2",
+    "layer_pattern": "MA",
+    "layer_kinds": "M: mixer=running_mean:RUNNING_MEAN, feed_forward=squared_relu:SQUARED_RELU; A:",
+    "num_decoder_layers": 2,
+}
+EXAMPLES = ROOT / "examples" / "parts"
+"""The folder of the modules of `_PARTS`, which a test puts on Python's path."""
 _LONG = {"num_train_steps": 60, "log_every_steps": 20, "eval_every_steps": 25, "checkpoint_every_steps": 30}
 
 
@@ -90,6 +101,7 @@ KINDS: dict[str, Kind] = {
         _IMAGES,
     ),
     "architecture from outside": Kind({"name": "translation"}, _PULSE, {}, model_class="outside.pulse:PulseConfig"),
+    "parts from outside": Kind({"name": "language_model"}, DECODER | _PARTS, _DOCUMENTS | _PACKED),
     "task from outside": Kind(
         {"name": "outside.counting:Counting"},
         _PULSE,

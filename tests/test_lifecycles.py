@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from data_support import prepared
-from kinds_support import KINDS, trained_kind, write_kind
+from kinds_support import EXAMPLES, KINDS, trained_kind, write_kind
 from run_support import LOGGED, TOTAL, argv, assert_same_run, at, metric_lines, run_main, train
 
 from transformer_jax.config_file import read_config
@@ -20,6 +20,14 @@ from transformer_jax.tasks.batches.of_split import training_batches
 from transformer_jax.training import loop, session
 
 NUMBERS = r"[\d ]*\n"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def examples():
+    """Let Python find the parts from outside."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLES))
+        yield
 
 
 class Use(NamedTuple):
@@ -143,6 +151,16 @@ LIFECYCLES = {
     ),
     "architecture from outside": Lifecycle(
         TRANSLATION, lines=11, evaluate=("--decode.beam_size=3",), flags=("--trust=outside",)
+    ),
+    "parts from outside": Lifecycle(
+        {"loss", "word_perplexity", "bits_per_byte"},
+        uses=(
+            Use(("generate", "--text=the cat", "--decode.max_new_tokens=3", "--decode.beam_size=2"), "the cat.*\n"),
+            Use(("inspect",), "(?s)(?!.*not counted).*"),
+            Use(("convert", "--to={folder}/hf"), "model.feed_forward|model.layer_kinds='M: mixer=running_mean", 2),
+            Use(("plot", "--output={folder}/plots"), "(?s).*position_encoding=alibi:ALIBI: it is from outside.*"),
+        ),
+        flags=(f"--trust={','.join(path.stem for path in EXAMPLES.glob('*.py'))}",),
     ),
     "task from outside": Lifecycle(
         {"loss", "error"},

@@ -27,14 +27,19 @@ from transformer_jax.config import (
     ModelConfig,
     OptimizerConfig,
     TaskConfig,
+    experiment,
     layer_configs,
     layer_numbers,
     outside_parts,
     without_effect,
 )
+from transformer_jax.config.fields import choice, is_from_outside
+from transformer_jax.config.problems import value_problem
 from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.folder_config import unsaid
 from transformer_jax.errors import ConfigError
+from transformer_jax.inspection.diagram import model_columns
+from transformer_jax.inspection.diagram_parts import Box, Repeat
 from transformer_jax.models.architecture import ARCHITECTURES, parameter_axes
 from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.feed_forward import ACTIVATIONS
@@ -314,6 +319,33 @@ def test_hypotheses_keep_their_own_states():
     assert EOS_ID in result.ids[0]
 
 
+def test_a_diagram_has_a_box_for_every_part():
+    model = ModelConfig(**OWN, emb_dim=16, num_heads=4, mlp_dim=24)
+    config = ExperimentConfig(model=model, task=TaskConfig(name="language_model"), data=DataConfig(batching="windows"))
+    (column,) = model_columns(config.resolved())
+    found = list(boxes(column.parts))
+    titles = [box.title for box in found]
+    assert titles.count("dyt:DYT") == 6  # of the embedding, before two parts of two kinds of layers, at the end
+    assert {"running_mean:RUNNING_MEAN", "squared_relu:SQUARED_RELU", "self-attention", "feed-forward"} < {*titles}
+    said = {line for box in found for line in box.lines}
+    assert {"B: alibi:ALIBI", "relu2:RELU2", "from outside the package"} < said
+    owners = tuple(owner for box in found for owner in box.owns)
+    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves_of(own_model()[1])]
+    assert [path for path in paths if not path.startswith(owners)] == []
+
+
+def leaves_of(tree):
+    return jax.tree_util.tree_leaves_with_path(tree)
+
+
+def boxes(parts):
+    for part in parts:
+        if isinstance(part, Box):
+            yield part
+        else:
+            yield from boxes(part.parts if isinstance(part, Repeat) else part.blocks)
+
+
 # --- configs -------------------------------------------------------------------------------------------------------
 
 
@@ -421,10 +453,25 @@ def test_kinds_may_name_objects():
     assert outside_parts({"model.layer_kinds": "A: mixer=one:two; A: mixer=three:four"}) == {}  # it is refused
 
 
+def test_a_choice_of_several_names(monkeypatch):
+    """Names between commas, each checked by itself, and each that a file names is found."""
+    made = choice("relu", "transformer_jax.nn.feed_forward:ACTIVATIONS", "", outside=True, several=True)
+    monkeypatch.setattr(experiment, "_outside_fields", lambda: {"model.activations": made})
+    assert value_problem(made, str, "gelu, relu2:RELU2") is None
+    assert value_problem(made, str, "gelu,rleu") == (
+        f"'rleu': expected one of {', '.join(ACTIVATIONS)}, or MODULE:OBJECT (did you mean 'relu'?)"
+    )
+    assert "module relu2 has no 'RELU'" in value_problem(made, str, "gelu,relu2:RELU")
+    found = outside_parts({"model.activations": "gelu, one:A,two:B"})
+    assert found == {"model.activations": "one:A", "model.activations (two:B)": "two:B"}
+    assert is_from_outside(made, "gelu,one:A")
+    assert not is_from_outside(made, "gelu,relu")
+
+
 def test_what_an_outside_object_may_read():
     """All fields; and a field with `used_with` has an effect."""
-    trust.trust_modules("outside")
-    model = ModelConfig(**{**OWN, "num_kv_heads": 4, "layer_kinds": "M: mixer=running_mean:RUNNING_MEAN; A:"})
+    kinds = "M: mixer=running_mean:RUNNING_MEAN; A: mixer=gated_delta"  # without attention, which reads num_kv_heads
+    model = ModelConfig(**{**OWN, "num_kv_heads": 4, "layer_kinds": kinds})
     given = {
         "schedule": "restarts:restarts",
         "learning_rate": 1.0,
@@ -432,7 +479,7 @@ def test_what_an_outside_object_may_read():
         "name": "sign_momentum:sign_momentum",
     }
     config = ExperimentConfig(
-        model=dataclasses.replace(model, layer_kinds="M: mixer=running_mean:RUNNING_MEAN; A: mixer=gated_delta"),
+        model=model,
         task=TaskConfig(name="language_model"),
         data=DataConfig(batching="windows"),
         optimizer=OptimizerConfig(**given, epsilon=1e-3, nesterov=True),

@@ -169,13 +169,17 @@ def test_every_value_of_a_table_is_a_picture_of_its_own(field):
         assert pictures[one] != pictures[other], f"{field}: {one} and {other} give the same diagram"
 
 
+OF_OUTSIDE = {"module", "axes"}
+"""What a norm or its place from outside may have; it is a box with its name."""
+
+
 @pytest.mark.parametrize(
     ("entry", "parts"),
     [
-        (NormPosition, {"before", "after", "final"}),
-        (NormKind, {"function", "has_bias", "over_batch"}),
+        (NormPosition, {"before", "after", "final", *OF_OUTSIDE}),
+        (NormKind, {"function", "has_bias", "over_batch", *OF_OUTSIDE}),
         (Activation, {"function", "gated"}),
-        (Encoding, {"added", "rotate", "bias", "has_table"}),
+        (Encoding, {"added", "rotate", "bias", "has_table", "axes", "bias_axes"}),
         (DropoutRates, {"residual", "embedding", "attention", "activation", "final", "head"}),
         (Cell, {"num_gates", "num_parts", "function", "adds_maps", "forget"}),
         (Attention, {"score", "maps_keys", "maps_queries", "before_cell"}),

@@ -69,6 +69,8 @@ def run(arguments: Arguments) -> int:
     encoding = config.model.position_encoding
     if config.model.architecture == RECURRENT:
         print(f"model.architecture={RECURRENT}: there are no positions and no masks to draw")
+    elif ":" in encoding:
+        print(f"position_encoding={encoding}: it is from outside the package, which has no picture of it")
     elif encoding == "none":
         print("position_encoding=none: there is no encoding to draw")
     elif config.model.has_position_table and params is None:

@@ -13,7 +13,7 @@ from transformer_jax import trust
 from transformer_jax.config.conversion import from_mapping, to_config_dict
 from transformer_jax.config.data import IMAGE_SOURCES, RECALL, DataConfig
 from transformer_jax.config.decode import GENERATING, DecodeConfig, parse_ids
-from transformer_jax.config.fields import number, section
+from transformer_jax.config.fields import chosen_names, number, section
 from transformer_jax.config.layers import kind_settings, unread_in_kinds
 from transformer_jax.config.model import ATTENTION, DROPOUT_RATES, RECURRENT, ModelConfig
 from transformer_jax.config.problems import config_error, problems_of, unread_by
@@ -450,8 +450,10 @@ def outside_parts(values: Mapping[str, Any]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name, field in _outside_fields().items():
-        if _is_outside(field, value := values.get(name)):
-            found[name] = str(value)
+        value = values.get(name)
+        for part in chosen_names(field, value) if isinstance(value, str) else ():
+            if _is_outside(field, part):
+                found[name if name not in found else f"{name} ({part})"] = part
     kinds = values.get("model.layer_kinds")
     with contextlib.suppress(ValueError):  # `layers.layer_problems` reports it
         for letter, settings in kind_settings(kinds if isinstance(kinds, str) else "").items():
@@ -462,8 +464,8 @@ def outside_parts(values: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _is_outside(field: dataclasses.Field, value: Any) -> bool:
-    return isinstance(value, str) and ":" in value and value not in (field.metadata["choices"].loaded_table or ())
+def _is_outside(field: dataclasses.Field, name: str) -> bool:
+    return ":" in name and name not in (field.metadata["choices"].loaded_table or ())
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,9 +78,17 @@ def names_in_source(path: str) -> tuple[str, ...]:
     raise AttributeError(f"{module} has no table '{name}'")
 
 
+def chosen_names(chooser: dataclasses.Field, chosen: str) -> list[str]:
+    """Return the names in the value of a choice: one, or with `several` those between commas."""
+    return [name.strip() for name in chosen.split(",")] if chooser.metadata.get("several") else [chosen]
+
+
 def is_from_outside(chooser: dataclasses.Field, chosen: Any) -> bool:
     """Return whether the chosen value of a field names an object from outside of this package."""
-    return bool(chooser.metadata.get("outside")) and chosen not in names_in_source(chooser.metadata["choices"].path)
+    if not chooser.metadata.get("outside"):
+        return False
+    built_in = names_in_source(chooser.metadata["choices"].path)
+    return any(name not in built_in for name in chosen_names(chooser, chosen))
 
 
 def outside_object(config: Any, name: str) -> Any:
@@ -109,8 +117,9 @@ def field(default: Any, doc: str, **metadata: Any) -> Any:
 def choice(default: str | None, names_or_table: tuple[str, ...] | str, doc: str, **metadata: Any) -> Any:
     """Return a field of named values: these names, or the keys of the table at `MODULE:TABLE`.
 
-    With `outside` the table is a `Registry`, and a value may be `MODULE:OBJECT` too. With `extends`, which names
-    sections, its objects define the fields of these sections.
+    With `outside` the table is a `Registry`, and a value may be `MODULE:OBJECT` too. With `several` the value has any
+    number of names, separated by commas. With `extends`, which names sections, the objects define the fields of these
+    sections.
     """
     choices = Choices(names_or_table) if isinstance(names_or_table, str) else names_or_table
     return field(default, doc, choices=choices, **metadata)

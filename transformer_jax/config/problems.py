@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from transformer_jax.config.fields import is_from_outside
+from transformer_jax.config.fields import chosen_names, is_from_outside
 from transformer_jax.config.sections import base_type, extending, field_types, section_class, sections, values_of, walk
 from transformer_jax.config.similar_names import nearest
 from transformer_jax.errors import ConfigError
@@ -201,12 +201,9 @@ def value_problem(field: dataclasses.Field, annotation: Any, value: Any) -> str 
         return f"expected {expected.__name__}, got {type(value).__name__}"
     if "choices" in meta and value != field.default:
         # The default needs no check, so a table is imported only for other values.
-        choices = meta["choices"]
-        if meta.get("outside") and value not in choices and ":" in value:
-            return choices.table.problem(value)
-        if value not in choices:
-            more = ", or MODULE:OBJECT" if meta.get("outside") else ""
-            return f"expected one of {', '.join(choices)}{more}{nearest(value, choices)}"
+        for name in chosen_names(field, value):
+            if problem := _name_problem(field, name):
+                return problem
     if expected is float and not math.isfinite(value):
         return "expected a finite number"
     if expected is float and abs(value) > _FLOAT32_MAX:
@@ -222,6 +219,18 @@ def value_problem(field: dataclasses.Field, annotation: Any, value: Any) -> str 
     if meta.get("below") is not None and value >= meta["below"]:
         return f"expected less than {meta['below']}"
     return None
+
+
+def _name_problem(field: dataclasses.Field, name: str) -> str | None:
+    """Return why a choice cannot have a name, or None if it can."""
+    choices, outside = field.metadata["choices"], field.metadata.get("outside")
+    if name in choices:
+        return None
+    if outside and ":" in name:
+        return choices.table.problem(name)
+    of_several = f"'{name}': " if field.metadata.get("several") else ""
+    more = ", or MODULE:OBJECT" if outside else ""
+    return f"{of_several}expected one of {', '.join(choices)}{more}{nearest(name, choices)}"
 
 
 def config_error(problems: list[str]) -> ConfigError:

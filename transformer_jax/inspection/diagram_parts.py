@@ -274,7 +274,9 @@ def counted(layers: int) -> str:
 
 def _sublayer(config: ModelConfig, block: Box, residual: str) -> list[Part]:
     place = NORM_POSITIONS[config.norm_position]
-    norms = tuple(norm(config, f"{residual}norm/"))
+    # A place of norms from outside may have other parameters.
+    owner = f"{residual}norm/" if NORM_POSITIONS.is_built_in(config.norm_position) else residual
+    norms = tuple(norm(config, owner))
     before, after = (norms if there else () for there in (place.before, place.after))
     return [Residual((*before, block, *dropout(config.dropout_rate))), *after]
 
@@ -287,7 +289,9 @@ def self_attention(config: ExperimentConfig, stack: str, path: str) -> Box:
     if encoding.rotate is not None:
         rotated = f"Q, K: {model.position_encoding}, base {model.rotary_base:,g}"
     if encoding.bias is not None:
-        bias = f"B: {model.position_encoding}, {model.relative_num_buckets} buckets to {model.relative_max_distance}"
+        buckets = f", {model.relative_num_buckets} buckets to {model.relative_max_distance}"
+        is_own = model.position_encoding == "relative"
+        bias = f"B: {model.position_encoding}{buckets if is_own else ''}"
         owns.append(f"{stack}/relative_bias/")
     details = lines(
         *_mask_lines(config, _masks(model)[f"{stack} self-attention"]),
@@ -303,9 +307,12 @@ def self_attention(config: ExperimentConfig, stack: str, path: str) -> Box:
 
 def _other_mixer(config: ModelConfig, path: str) -> Box:
     """Return the block of a mixer without attention; path: of the parameters of its layers."""
+    owns = (f"{path}/{MIXERS[config.mixer].name}/",)
+    if not MIXERS.is_built_in(config.mixer):
+        return Box(config.mixer, ("from outside the package",), "attention", owns)
     heads = f"{config.num_heads} heads, d_k = {config.head_dim}, d_v = {config.value_head_dim}"
     details = lines("a state in place of keys", "causal", heads, *_attention_end(config)[:1])
-    return Box(config.mixer.replace("_", " "), details, "attention", (f"{path}/{MIXERS[config.mixer].name}/",))
+    return Box(config.mixer.replace("_", " "), details, "attention", owns)
 
 
 def _masks(config: ModelConfig) -> Mapping[str, str]:
@@ -373,6 +380,10 @@ def _attention_end(config: ModelConfig) -> tuple[str, ...]:
 
 
 def _feed_forward(config: ModelConfig, layers: str) -> Box:
+    owner = FEED_FORWARDS[config.feed_forward].name
+    owns = (f"{layers}/{owner}/",)
+    if not FEED_FORWARDS.is_built_in(config.feed_forward):
+        return Box(config.feed_forward, ("from outside the package",), "feed_forward", owns)
     activation, rate = ACTIVATIONS[config.activation], config.activation_dropout_rate
     name, biased = _name(activation.function), config.use_bias
     hidden = f"{name}(x W₁ + b₁)" if biased else f"{name}(x W₁)"
@@ -386,8 +397,7 @@ def _feed_forward(config: ModelConfig, layers: str) -> Box:
         formula,
         rate and f"dropout {rate:g} after {name}",
     )
-    owner = FEED_FORWARDS[config.feed_forward].name
-    return Box(owner.replace("_", "-"), details, "feed_forward", (f"{layers}/{owner}/",))
+    return Box(owner.replace("_", "-"), details, "feed_forward", owns)
 
 
 def outside_column(config: ExperimentConfig) -> Column:
