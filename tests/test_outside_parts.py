@@ -6,8 +6,9 @@ The examples are in the folder examples/parts. test_trust.py has what a file nam
 import dataclasses
 import functools
 import importlib
+import json
 import math
-from pathlib import Path
+import os
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ import pytest
 from decoding_support import EOS_ID, START, from_prompts
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
+from kinds_support import EXAMPLES, write_kind
 from support import assert_close, forward, random_params, shapes, tiny
 
 from transformer_jax import trust
@@ -53,8 +55,7 @@ from transformer_jax.training.hyper import split
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.schedules import learning_rate
 
-ROOT = Path(__file__).parent.parent
-EXAMPLES = sorted(path.stem for path in (ROOT / "examples" / "parts").glob("*.py"))
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 OWN = {
     "architecture": "decoder_only",
     "position_encoding": "alibi:ALIBI",
@@ -75,9 +76,9 @@ MEAN = "layers_running_mean_RUNNING_MEAN_squared_relu_SQUARED_RELU"
 @pytest.fixture(autouse=True)
 def examples(monkeypatch):
     """Let Python find the examples, and trust them as a program does that imports them."""
-    monkeypatch.syspath_prepend(str(ROOT / "examples" / "parts"))
+    monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setattr(trust, "_state", trust._State())
-    trust.trust_modules(EXAMPLES)
+    trust.trust_modules(NAMES)
 
 
 def example(name):
@@ -344,6 +345,46 @@ def boxes(parts):
             yield part
         else:
             yield from boxes(part.parts if isinstance(part, Repeat) else part.blocks)
+
+
+STUDY = """
+from transformer_jax.sweeps.study import Metric, Study, over
+
+STUDY = Study(
+    "Does the rate matter?",
+    CONFIG,
+    axes=(over("optimizer.learning_rate", 1e-2, 1e-4, name="rate"),),
+    settings={
+        "data.dir": DIR,
+        "optimizer.name": "sign_momentum:sign_momentum",
+        "optimizer.schedule": "restarts:restarts",
+        "optimizer.decay_steps": 3,
+        "training.num_train_steps": 4,
+    },
+    seeds=(0,),
+    metrics=(Metric("test/loss"),),
+)
+"""
+
+
+@pytest.mark.slow
+def test_trials_by_processes_and_as_one_program(tmp_path, monkeypatch):
+    """Workers trust what the study names, and rates that differ share the program of an outside rule and schedule."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")]))
+    folder = write_kind(tmp_path / "corpus", "parts from outside")
+    study = tmp_path / "rates" / "study.py"
+    study.parent.mkdir()
+    study.write_text(STUDY.replace("CONFIG", repr(str(folder / "tiny.py"))).replace("DIR", repr(str(folder))))
+    losses = {}
+    for executor in ("local", "vmap"):
+        workdir = tmp_path / executor
+        assert main(["sweep", f"--study={study.parent}", f"--workdir={workdir}", f"--executor={executor}"]) == 0
+        results = [json.loads(file.read_text()) for file in sorted(workdir.glob("trials/*/result.json"))]
+        losses[executor] = [result["metrics"]["test/loss"] for result in results]
+        assert main(["report", f"--workdir={workdir}"]) == 2
+        assert main(["report", f"--workdir={workdir}", f"--trust={','.join(NAMES)}"]) == 0
+    assert len({*losses["local"]}) == 2
+    assert losses["vmap"] == pytest.approx(losses["local"], rel=1e-4)
 
 
 # --- configs -------------------------------------------------------------------------------------------------------
