@@ -417,7 +417,7 @@ def averaged_steps(corpus, **fields):
         read_record=lambda step: record,
     )
 
-    def average(store, template, steps):
+    def average(read, steps):
         raise _Stopped(steps)
 
     def restore(template, step):

@@ -43,7 +43,7 @@ ALLOWED = {
     "tasks": MODEL | {"decoding", "data"},
     "convert": SERVICES | HOMES,
     "training": SERVICES | HOMES,  # receives an `evaluate` callable
-    "evaluation": SERVICES | HOMES,
+    "evaluation": SERVICES | HOMES | {"training"},  # asks which weights of a state are scored
     "inspection": RUNS,  # draws the training schedule, translates sentences for its pictures
     "fitting": RUNS,  # reads files and the tokenizer of a checkpoint, for the generic configs
     "sweeps": RUNS | PROGRAM,

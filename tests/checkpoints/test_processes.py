@@ -84,8 +84,12 @@ store.wait()
 saved_by_one = store.restore(template, 0).state
 assert bits(saved_by_one) == bits(make_state(0))
 assert jax.tree.all(jax.tree.map(lambda x, t: x.sharding == t.sharding, saved_by_one, template))
-mean = average_params(store, template.params, [0, 1])
-alone = average_params(store, jax.eval_shape(lambda: state.params), [0, 1])
+def reader(store, template):
+    return lambda step: store.restore_params(template, step).state
+
+
+mean = average_params(reader(store, template.params), [0, 1])
+alone = average_params(reader(store, jax.eval_shape(lambda: state.params)), [0, 1])
 assert bits(mean) == bits(alone)
 assert mean["encoder"]["kernel"].sharding == template.params["encoder"]["kernel"].sharding
 """

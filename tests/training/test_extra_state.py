@@ -31,8 +31,8 @@ STATIC, HYPER = split(CONFIG)
 def averaging_step(state, batch, hyper):
     """The training step, and an average of the parameters if the state has one."""
     new, metrics = make_train_step(STATIC)(state, batch, hyper)
-    averages = jax.tree.map(lambda old, x: 0.75 * old + 0.25 * x, state.extra["average"], new.params)
-    return new._replace(extra={"average": averages}), metrics
+    averages = jax.tree.map(lambda old, x: 0.75 * old + 0.25 * x, state.extra["copies"], new.params)
+    return new._replace(extra={"copies": averages}), metrics
 
 
 @functools.cache
@@ -43,7 +43,7 @@ def launcher():
 def start():
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     state = placed_state(STATIC, HYPER, device)
-    return state._replace(extra={"average": jax.tree.map(lambda x: x.copy(), state.params)})
+    return state._replace(extra={"copies": jax.tree.map(lambda x: x.copy(), state.params)})
 
 
 def trained(state, first, last):
@@ -62,7 +62,7 @@ def test_an_extra_tree_is_kept_and_resumed_bit_for_bit(tmp_path):
         state = trained(start(), 0, 2)
         store.save(2, state, {}, {})
         expected = trained(state, 2, 4)
-    assert not identical(expected.extra["average"], expected.params)
+    assert not identical(expected.extra["copies"], expected.params)
     restored = store.restore(template).state
     assert isinstance(restored, TrainState)
     assert identical(trained(restored, 2, 4), expected)
@@ -84,7 +84,7 @@ def test_the_extra_tree_has_checksums(tmp_path):
     with CheckpointStore(tmp_path) as store:
         store.save(1, start(), {}, {})
     params = store.open(1).below("params")
-    assert store.open(1).below("extra") == {f"average/{path}": leaf for path, leaf in params.items()}
+    assert store.open(1).below("extra") == {f"copies/{path}": leaf for path, leaf in params.items()}
     assert None not in {leaf.checksum for leaf in params.values()}
 
 

@@ -459,7 +459,14 @@ def test_a_head_for_other_labels_is_refused():
 
     def check(path: str, labels: tuple[str, ...] | None, own: tuple[str, ...]) -> None:
         store = object.__new__(CheckpointStore)
-        run = {"name": "training.init_from=other", "store": store, "stored_step": 3, "new": {}, "unused": {}}
+        run = {
+            "name": "training.init_from=other",
+            "store": store,
+            "stored_step": 3,
+            "stored": {},
+            "new": {},
+            "unused": {},
+        }
         OtherRun(**run, loaded={path: leaf}, predicted=labels).check_labels(own)
 
     with pytest.raises(CheckpointError, match=r"init_from=other: its head is for the labels bad, good, but the"):

@@ -1,35 +1,34 @@
 """The mean of the parameters of several checkpoints (Vaswani et al. 2017, section 6.1)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.errors import CheckpointError
 
 
-def average_params(store: CheckpointStore, params_template: Any, steps: Sequence[int]) -> Any:
+def average_params(read: Callable[[int], Any], steps: Sequence[int]) -> Any:
     """Return the elementwise mean of the parameters of several checkpoints.
 
     The part of each device is summed in float64 on its host, one checkpoint at a time, and rounded once at the end. So
     the order of the steps matters only in the last bit of float64, and the mean of one checkpoint is that checkpoint.
 
     Args:
-      store: the store of the checkpoints.
-      params_template: the parameters as jax.ShapeDtypeStructs of floating types, with the shardings of the result.
+      read: returns the parameters of a step, arrays of floating types; all with the same shapes and shardings, which
+        are those of the result.
       steps: at least one; repeated steps count once.
 
-    Raises CheckpointError as `CheckpointStore.restore_params` does, and if `steps` is empty.
+    Raises CheckpointError as `read` does, and if `steps` is empty.
     """
     steps = sorted(set(steps))
     if not steps:
-        raise CheckpointError(f"{store.directory}: no checkpoints to average")
-    params = store.restore_params(params_template, steps[0]).state
+        raise CheckpointError("no checkpoints to average")
+    params = read(steps[0])
     sums = jax.tree.map(_host_shards, params)
     for step in steps[1:]:
-        params = store.restore_params(params_template, step).state
+        params = read(step)
         sums = jax.tree.map(
             lambda total, x: [t + s for t, s in zip(total, _host_shards(x), strict=True)],
             sums,

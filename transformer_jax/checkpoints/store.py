@@ -1,7 +1,7 @@
 """`CheckpointStore`: save, restore and keep the checkpoints of one run."""
 
 import logging
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 _ATTEMPTS = 5
-PARAMS = "params"
-"""The field of a state that evaluation reads."""
+PARAMS, EXTRA = "params", "extra"
+"""The fields of a state that evaluation reads; `extra` has trees by name."""
 
 
 class Restored(NamedTuple):
@@ -290,10 +290,11 @@ class CheckpointStore:
         """Restore only some fields of a state; otherwise as `restore`. The other fields are not read.
 
         Args:
-          template: the fields by name. If it has `params`, it must name all of their arrays, unless `partial` is set.
-            Of every other field, it may name only some arrays.
+          template: the fields by name. If it has `params`, or a tree of `extra`, it must name all arrays of these,
+            unless `partial` is set. Of every other field, it may name only some arrays.
         """
-        return self._restore(template, step, template.keys() if partial else template.keys() - {PARAMS})
+        whole = () if partial else (PARAMS, *(f"{EXTRA}/{name}" for name in template.get(EXTRA, {})))
+        return self._restore(template, step, [tree for tree in whole if tree != PARAMS or PARAMS in template])
 
     def newest_good(self) -> int | None:
         """Return the newest step whose files are as they were written; None if there is no checkpoint at all.
@@ -305,11 +306,11 @@ class CheckpointStore:
             return None
         return again_if_vanished(lambda: self.first_good(lambda step: verify(self._existing(step)).step))
 
-    def _restore(self, template: Any, step: int | None, incomplete: Set[str] | None = None) -> Restored:
-        """Restore a whole state, or the fields of a template of which those in `incomplete` may lack arrays."""
+    def _restore(self, template: Any, step: int | None, whole: Sequence[str] | None = None) -> Restored:
+        """Restore a whole state, or some fields, with all arrays below the paths in `whole`."""
         if step is not None:
-            return self._load(step, template, incomplete)
-        return again_if_vanished(lambda: self.first_good(lambda candidate: self._load(candidate, template, incomplete)))
+            return self._load(step, template, whole)
+        return again_if_vanished(lambda: self.first_good(lambda candidate: self._load(candidate, template, whole)))
 
     def first_good(self, use: Callable[[int], _Result]) -> _Result:
         """Return the result of `use` for the newest step in which it finds no damage.
@@ -336,26 +337,26 @@ class CheckpointStore:
             f"{self.directory}: no valid checkpoint in it\n" + "\n".join(f"  - {error}" for _, error in damaged)
         )
 
-    def _load(self, step: int, template: Any, incomplete: Set[str] | None) -> Restored:
+    def _load(self, step: int, template: Any, whole: Sequence[str] | None) -> Restored:
         folder = self._existing(step)
         try:
-            return self._load_from(folder, step, template, incomplete)
+            return self._load_from(folder, step, template, whole)
         except CheckpointError:
             check_present(folder)  # if it was deleted while it was read, files are missing and numbers are wrong
             raise
 
-    def _load_from(self, folder: Path, step: int, template: Any, incomplete: Set[str] | None) -> Restored:
+    def _load_from(self, folder: Path, step: int, template: Any, whole: Sequence[str] | None) -> Restored:
         manifest = verify(folder)
         if manifest.step != step:
             raise CheckpointError(f"{folder}: holds step {manifest.step}; rename the folder to that step")
         template = orbax_io.with_shardings(template)
         expected = {path: Leaf(tuple(x.shape), x.dtype.name) for path, x in by_path(template).items()}
         stored = manifest.leaves
-        if incomplete is not None:
-            whole = template.keys() - incomplete
-            stored = {path: leaf for path, leaf in stored.items() if path in expected or path.split("/")[0] in whole}
+        if whole is not None:
+            trees = tuple(f"{tree}/" for tree in whole)
+            stored = {path: leaf for path, leaf in stored.items() if path in expected or path.startswith(trees)}
         check_leaves(folder, expected, stored)
-        state = orbax_io.read(folder, template, partial=incomplete is not None)
+        state = orbax_io.read(folder, template, partial=whole is not None)
         with jax.transfer_guard("allow"):
             sums = checksums(by_path(state))
         if wrong := [path for path in stored if sums[path] != stored[path].checksum]:

@@ -17,6 +17,9 @@ model, and other tasks without targets, --input is a file of documents, and ther
 --baselines adds the scores of cheap baselines: models of words for labels, tags and text, the most frequent label for
 images. They learn from the training split.
 
+A training with training.ema_decay scores the average of its weights, and so do all commands. --weights=raw scores the
+weights that the optimizer updates, into WORKDIR/evaluation/raw_weights, and --weights=both scores the two of them.
+
 --evaluation.FIELD=VALUE overrides how the checkpoint is scored, and
 --decode.FIELD=VALUE how it decodes: --decode.beam_size=5 selects beam search. The files of scores record both.
 """
@@ -28,12 +31,14 @@ from absl import flags
 from transformer_jax.cli.arguments import (
     Arguments,
     checkpoint_flag,
+    choice_flag,
     comma_separated,
     switch,
     test_file_flags,
     test_files_of,
     text,
 )
+from transformer_jax.config import WEIGHTS
 from transformer_jax.config.task import RULES_OF_SCORES
 from transformer_jax.host import exit_codes
 
@@ -45,6 +50,7 @@ def define(values: flags.FlagValues) -> None:
     text(values, "splits", "splits to score, separated by commas; default all but train")
     test_file_flags(values)
     switch(values, "generate", "decode too; sacreBLEU, chrF, ROUGE and exact match need it", default=True)
+    choice_flag(values, "weights", "weights to score, where training.ema_decay averages them", WEIGHTS[0], WEIGHTS)
     switch(values, "baselines", "also score cheap baselines of labels, tags and text, such as naive Bayes or 5-grams")
 
 
@@ -65,5 +71,6 @@ def run(arguments: Arguments) -> int:
         generate=arguments.flags.generate,
         baselines=arguments.flags.baselines,
         files=files,
+        weights=arguments.flags.weights,
     )
     return exit_codes.OK

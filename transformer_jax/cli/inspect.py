@@ -109,9 +109,13 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     from transformer_jax.parallel.launchers import mesh_sizes
     from transformer_jax.parallel.rules import shardings
     from transformer_jax.tasks.flops import step_flops
-    from transformer_jax.tasks.task import TASKS, param_shapes
+    from transformer_jax.tasks.task import TASKS, initial_shapes
+    from transformer_jax.training.extras import initial_extra
+    from transformer_jax.training.hyper import split
 
-    architecture, params = ARCHITECTURES[config.model.architecture], param_shapes(config)
+    initial, hyper = initial_shapes(config), split(config).hyper
+    architecture, params = ARCHITECTURES[config.model.architecture], initial.params
+    extra = jax.eval_shape(lambda start: initial_extra(start, hyper), initial)
     leaves = {
         "/".join(str(key.key) for key in path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
@@ -124,11 +128,13 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     sizes = mesh_sizes(config, smallest=True)
     part = max(rows // (sizes["data"] * sizes["fsdp"]) // config.training.accumulation_steps, 1)
     mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
-    places = shardings(params, architecture.parameter_axes(config.model), mesh)
-    held = sum(
-        math.prod(place.shard_shape(leaf.shape))
-        for place, leaf in zip(jax.tree.leaves(places), jax.tree.leaves(params), strict=True)
-    )
+
+    def on_one_device(tree: Any) -> int:
+        places = shardings(tree, architecture.parameter_axes(config.model), mesh)
+        both = zip(jax.tree.leaves(places), jax.tree.leaves(tree), strict=True)
+        return sum(math.prod(place.shard_shape(leaf.shape)) for place, leaf in both)
+
+    held = on_one_device(params)
     widths = TASKS[config.task.name].widths(config, length)
     flops = activations = None
     if widths is not None:
@@ -139,6 +145,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
         "parameters": 4 * held,
         "gradients": 4 * held,
         "adam_moments": 8 * held,
+        **{name: 4 * on_one_device(tree) for name, tree in extra.items()},
     }
     if activations is None:
         memory["total_without_activations"] = sum(memory.values())

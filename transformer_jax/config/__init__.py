@@ -56,6 +56,7 @@ from transformer_jax.config.sources import (
 from transformer_jax.config.task import SOURCE_TO_TARGET, TaskConfig
 from transformer_jax.config.training import (
     MAX_STEPS,
+    WEIGHTS,
     EvaluationConfig,
     FreezeRule,
     OptimizerConfig,
@@ -74,6 +75,7 @@ __all__ = [
     "RECURRENT",
     "SAMPLES_TOGETHER",
     "SOURCE_TO_TARGET",
+    "WEIGHTS",
     "DataConfig",
     "DecodeConfig",
     "EvaluationConfig",

@@ -14,6 +14,9 @@ from transformer_jax.config.task import SOURCE_TO_TARGET
 
 MAX_STEPS = 2**31 - 1  # steps are counted in int32
 
+WEIGHTS = ("scored", "raw", "both")
+"""The weights that `evaluate` can score: those that training scores, those that the optimizer updates, or both."""
+
 _LANGUAGE_MODEL = {"task.name": ("language_model",)}
 _OVER_VOCABULARY = {"task.name": (*SOURCE_TO_TARGET, "language_model", "masked_lm", "span_corruption", "denoising")}
 _WITH_EXPERTS = {"model.feed_forward": ("experts",)}

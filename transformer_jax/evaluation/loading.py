@@ -11,11 +11,11 @@ import jax
 
 from transformer_jax.checkpoints import folders
 from transformer_jax.checkpoints.averaging import average_params
-from transformer_jax.checkpoints.checksums import by_path
+from transformer_jax.checkpoints.checksums import by_path, tree_of
 from transformer_jax.checkpoints.finite import check_finite
 from transformer_jax.checkpoints.locate import CHECKPOINTS, open_checkpoint
 from transformer_jax.checkpoints.manifest import RECORD, DamagedCheckpointError, run_record
-from transformer_jax.checkpoints.store import PARAMS, CheckpointStore, again_if_vanished
+from transformer_jax.checkpoints.store import EXTRA, PARAMS, CheckpointStore, again_if_vanished
 from transformer_jax.checkpoints.workdir import lasting_differences
 from transformer_jax.config import (
     DecodeConfig,
@@ -35,7 +35,6 @@ from transformer_jax.data.tokenizers import (
     tokenizer_of_files,
 )
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.nn.batch_norm import STATISTICS, with_running
 from transformer_jax.parallel.placement import on_one_device
 from transformer_jax.readers.records import INTEGER, OBJECT, expect, fields_of
 from transformer_jax.tasks.task import TASKS, higher_is_better, initial_shapes
@@ -43,6 +42,8 @@ from transformer_jax.tasks.trained.language_model import LanguageModel
 from transformer_jax.tasks.trained.predictor import Predictor
 from transformer_jax.tasks.trained.text_generator import Member, TextGenerator
 from transformer_jax.tasks.trained.translator import Translator
+from transformer_jax.training.extras import EXTRAS, RAW, initial_extra, stored_paths, weights_of
+from transformer_jax.training.hyper import split
 from transformer_jax.trust import reading, trust_modules
 from transformer_jax.typing import Params
 
@@ -58,6 +59,7 @@ class Loaded(NamedTuple):
     steps: the steps whose parameters were averaged. corpus: the fingerprint of the training corpus; None if the model
     was converted. directory: the folder of the checkpoints. name: `step_5`, or the name of a copy, if the path named
     this one checkpoint; None for the newest. labels: names of the labels that it predicts; empty if it predicts none.
+    weights: `averaged`, or `raw` for those that the optimizer updates; empty if these are its only weights.
     """
 
     config: ExperimentConfig
@@ -68,6 +70,7 @@ class Loaded(NamedTuple):
     directory: Path
     name: str | None
     labels: tuple[str, ...] = ()
+    weights: str = ""
 
     @property
     def workdir(self) -> Path:
@@ -79,7 +82,13 @@ class Loaded(NamedTuple):
         return self.workdir / kind / (self.name or "")
 
 
-def load(path: Path | str, overrides: Mapping[str, Any] | None = None, *, trust: str | Sequence[str] = ()) -> Loaded:
+def load(
+    path: Path | str,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    trust: str | Sequence[str] = (),
+    raw_weights: bool = False,
+) -> Loaded:
     """Load the newest valid checkpoint of WORKDIR, or the checkpoint WORKDIR/checkpoints/STEP.
 
     The newest checkpoint is averaged with those before it, as its config says (`evaluation.average_checkpoints`). A
@@ -92,14 +101,15 @@ def load(path: Path | str, overrides: Mapping[str, Any] | None = None, *, trust:
       trust: names of modules outside this package that the checkpoint may name, and that are then imported; modules
         that the program has imported need none, unless `data.source` is a function in one. Trust lasts until the
         program ends.
+      raw_weights: load the weights that the optimizer updates, where the training averages them and scores the average.
     Raises:
       CheckpointError: there is no valid checkpoint, or fewer than should be averaged; or its arrays do not match its
         config.
-      ConfigError: an override names another field.
+      ConfigError: an override names another field; `raw_weights` for a checkpoint whose only weights they are.
       UntrustedError: the checkpoint names a module that may not be imported.
     """
     trust_modules(trust)
-    return again_if_vanished(lambda: _load(path, overrides or {}))
+    return again_if_vanished(lambda: _load(path, overrides or {}, raw_weights))
 
 
 def of_training(config: ExperimentConfig, params: Params, data: Data, step: int, workdir: Path) -> Loaded:
@@ -113,7 +123,8 @@ def of_training(config: ExperimentConfig, params: Params, data: Data, step: int,
     params = on_one_device(params)
     check_finite(by_path(params), f"{workdir}: step {step}")
     config, corpus = apply_overrides(config.to_dict(), {}), data.source.fingerprint()
-    return Loaded(config, params, data.tokenizer, (step,), corpus, workdir / CHECKPOINTS, None, data.labels)
+    weights = weights_of(_shapes(config).get(EXTRA, {}))
+    return Loaded(config, params, data.tokenizer, (step,), corpus, workdir / CHECKPOINTS, None, data.labels, weights)
 
 
 def load_translator(
@@ -192,26 +203,30 @@ def load_predictor(
     return task.predictor(loaded.config, loaded.params, loaded.tokenizer, loaded.labels)
 
 
-def _load(path: Path | str, overrides: Mapping[str, Any]) -> Loaded:
+def _load(path: Path | str, overrides: Mapping[str, Any], raw: bool) -> Loaded:
     store, step = open_checkpoint(path, higher_is_better)
     if step is None:
-        return store.first_good(lambda candidate: _load_step(store, candidate, overrides, path, None))
+        return store.first_good(lambda candidate: _load_step(store, candidate, overrides, path, None, raw))
     name = store.folder(step).name
     name = f"step_{step}" if folders.is_step(name) else name
-    return _load_step(store, step, {_AVERAGE: 1} | dict(overrides), path, name)
+    return _load_step(store, step, {_AVERAGE: 1} | dict(overrides), path, name, raw)
 
 
 def _load_step(
-    store: CheckpointStore, step: int, overrides: Mapping[str, Any], path: Path | str, name: str | None
+    store: CheckpointStore, step: int, overrides: Mapping[str, Any], path: Path | str, name: str | None, raw: bool
 ) -> Loaded:
     checkpoint = store.open(step)
     record = run_record(checkpoint.record)
     with reading(checkpoint.directory / RECORD):
         config = apply_overrides(record["config"], overrides)
-    template, running = initial_shapes(config)
+    shapes = _shapes(config, is_converted="converted" in checkpoint.record)
+    weights = weights_of(shapes[EXTRA])
+    if raw and not weights:
+        fields = " or ".join(kind.field for kind in EXTRAS.values() if kind.weights)
+        raise ConfigError(f"{path}: has only one set of weights, since it was trained without {fields}")
     count = config.evaluation.average_checkpoints
     if count == 1:
-        steps, params = (step,), _evaluated(store, step, template, running)
+        steps, params = (step,), _evaluated(store, step, shapes, raw)
     else:
         steps = tuple(s for s in store.steps() if s <= step)[-count:]
         if len(steps) < count:
@@ -225,7 +240,7 @@ def _load_step(
             )
         try:
             _warn_of_other_configs(store, steps, checkpoint.record["config"])
-            params = average_params(store, template, steps)
+            params = average_params(lambda averaged: _evaluated(store, averaged, shapes, raw), steps)
         except (
             DamagedCheckpointError
         ) as error:  # do not fall back to other checkpoints: their average would be another model
@@ -236,7 +251,8 @@ def _load_step(
         raise CheckpointError(f"{checkpoint.directory}: {missing} is missing")
     tokenizer = tokenizer_of_files({file: checkpoint.side_files[file] for file in expected})
     labels = stored_labels(checkpoint.side_files) or ()
-    return Loaded(config, params, tokenizer, steps, record["corpus"], store.directory, name, labels)
+    weights = RAW if raw else weights
+    return Loaded(config, params, tokenizer, steps, record["corpus"], store.directory, name, labels, weights)
 
 
 def _warn_of_other_configs(store: CheckpointStore, steps: Sequence[int], config: Mapping[str, Any]) -> None:
@@ -249,15 +265,24 @@ def _warn_of_other_configs(store: CheckpointStore, steps: Sequence[int], config:
             )
 
 
-def _evaluated(store: CheckpointStore, step: int, params: Params, running: Params) -> Params:
-    """Return the parameters of a checkpoint with the running averages of norms, as `TrainState.evaluated`.
+def _shapes(config: ExperimentConfig, is_converted: bool = False) -> dict[str, Any]:
+    """Return shapes and types of the fields of a state that have the weights; a converted model has parameters only."""
+    initial = initial_shapes(config)
+    hyper = split(config).hyper
+    extra = {} if is_converted else jax.eval_shape(lambda start: initial_extra(start, hyper), initial)
+    return {PARAMS: initial.params, EXTRA: extra}
+
+
+def _evaluated(store: CheckpointStore, step: int, shapes: Mapping[str, Any], raw: bool) -> Params:
+    """Return the parameters of a checkpoint as `TrainState.evaluated`; only the arrays that these need are read.
 
     Args:
-      params, running: shapes and types of both.
+      shapes: of the fields of the state. raw: as in `training.extras.evaluated`.
     """
-    extra = {"extra": {STATISTICS: running}} if running else {}
-    state = store.restore_parts({PARAMS: params, **extra}, step).state
-    return with_running(state[PARAMS], state["extra"][STATISTICS] if running else {})
+    leaves = by_path(shapes)
+    stored = stored_paths(leaves, raw)
+    arrays = by_path(store.restore_parts(tree_of({path: leaves[path] for path in stored.values()}), step).state)
+    return tree_of({path: arrays[place] for path, place in stored.items()})
 
 
 _SECTIONS = {

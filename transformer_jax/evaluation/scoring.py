@@ -5,6 +5,7 @@ WORKDIR/evaluation/SPLIT.txt              its outputs, such as translations, one
 WORKDIR/evaluation/step_STEP/SPLIT.json   scores of WORKDIR/checkpoints/STEP, if the path named that checkpoint
 FOLDER/evaluation/COPY/SPLIT.json         scores of a copied checkpoint, FOLDER/COPY
 WORKDIR/evaluation/baselines/SPLIT.json   scores of the baselines, if they were asked for
+WORKDIR/evaluation/raw_weights/           scores and outputs of the weights that the optimizer updates, if asked for
 
 SPLIT.json also identifies the evaluation: a fingerprint of parameters, model and tokenizer; the corpus; the settings;
 and the sha256 of SPLIT.txt.
@@ -22,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.config import DataConfig, ExperimentConfig
+from transformer_jax.config import WEIGHTS, DataConfig, ExperimentConfig
 from transformer_jax.data.datasets import Data, prepare_data
 from transformer_jax.data.sources import TestFiles, open_test_set
 from transformer_jax.data.sources.source import no_such_split
@@ -38,6 +39,7 @@ from transformer_jax.host.terminal import doing, say
 from transformer_jax.readers import parse_json, read_bytes
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.tasks.trained.lines import NOT_FINITE, ONE_TEXT, on_one_line
+from transformer_jax.training.extras import RAW
 from transformer_jax.typing import Params
 
 logger = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ def evaluate(
     baselines: bool = False,
     files: TestFiles | None = None,
     trust: str | Sequence[str] = (),
+    weights: str = "scored",
 ) -> dict[str, dict[str, Any]]:
     """Score a checkpoint on splits of its corpus, or on other files; print a table and write SPLIT.json for each split.
 
@@ -65,11 +68,20 @@ def evaluate(
         scored with outputs.
       files: a test set to score in place of the corpus, which is then not opened.
       trust: as in `load`.
-    Returns: metrics by split.
-    Raises: CheckpointError, ConfigError as `load`; ConfigError if the task has no baselines; DataError if the corpus is
+      weights: `scored`, those that training scores; `raw`, those that the optimizer updates; or `both`. The scores of
+        raw weights have files of their own, without baselines.
+    Returns: metrics by split; with `both`, also by `SPLIT, raw weights`.
+    Raises: CheckpointError, ConfigError as `load`; CheckpointError if training has saved a newer checkpoint between the
+      two weights; ConfigError if the task has no baselines, or if weights is another word; DataError if the corpus is
       not the checkpoint's or lacks a split.
     """
-    scorer = Scorer.from_checkpoint(path, overrides, files, trust=trust, baselines=baselines)
+    if weights not in WEIGHTS:
+        raise ConfigError(f"weights={weights!r}: expected {', '.join(WEIGHTS)}")
+    is_raw = weights == RAW
+    scorer = Scorer.from_checkpoint(path, overrides, files, trust=trust, baselines=baselines, raw_weights=is_raw)
+    scorers = {"": scorer}
+    if weights == "both":
+        scorers[f", {RAW} weights"] = scorer.with_raw_weights(path, overrides)
     all_names = scorer.evaluator.data.source.split_names
     names = [name for name in all_names if name != "train"] if splits is None else list(splits)
     if not names:
@@ -78,12 +90,15 @@ def evaluate(
     scorer.warn_of_tabs(names)
     results = {}
     for name in names:
-        results[name] = scorer.score(name, generate)
+        for suffix, each in scorers.items():
+            results[name + suffix] = each.score(name, generate)
         kill_point("inside_evaluation", scorer.loaded.steps[-1])
     print_table(results, scorer.evaluator.task.metrics)
     print_types(results)
     print_confusions(results)
-    _tell(results, scorer.folder, scorer.loaded.config.data.max_length)
+    _tell({name: results[name] for name in names}, scorer.loaded.config.data.max_length)
+    for each in scorers.values():
+        _name_files(names, each.folder)
     return results
 
 
@@ -111,16 +126,18 @@ class Scorer:
         *,
         trust: str | Sequence[str] = (),
         baselines: bool = False,
+        raw_weights: bool = False,
     ) -> Scorer:
         """Load a checkpoint and its corpus, and print its steps to stderr; arguments and errors are those of `load`.
 
         Args:
           files: a test set to score in place of the corpus, which is then not opened.
           baselines: also score the baselines of the task.
+          raw_weights: as in `load`.
         Raises: DataError if the corpus is not the checkpoint's, or the files cannot be used; ConfigError if SPLIT.json
           of the test set's name has the scores of a split of the corpus, or the task has no baselines.
         """
-        loaded = load(path, overrides, trust=trust)
+        loaded = load(path, overrides, trust=trust, raw_weights=raw_weights)
         _check_one_output(loaded.config)
         if baselines:
             check_has_baselines(loaded.config)
@@ -142,7 +159,8 @@ class Scorer:
         if baselines or has_free_baselines(loaded.config):
             of_task = TaskBaselines(loaded.config, data, loaded.workdir / "evaluation" / "baselines")
         evaluator = Evaluator(loaded.config, data)
-        scorer = cls(loaded, evaluator, loaded.folder("evaluation"), files, of_task, with_outputs_only=not baselines)
+        folder = _raw_folder(loaded) if raw_weights else loaded.folder("evaluation")
+        scorer = cls(loaded, evaluator, folder, files, of_task, with_outputs_only=not baselines)
         if files is not None:
             scorer._check_name(files.name)
         return scorer
@@ -160,6 +178,21 @@ class Scorer:
         _check_one_output(loaded.config)
         _say_steps(loaded)
         return cls(loaded, Evaluator(loaded.config, data), loaded.folder("evaluation"))
+
+    def with_raw_weights(self, path: Path | str, overrides: Mapping[str, Any] | None) -> Scorer:
+        """Return a scorer of the raw weights of the same checkpoint, on the same data, without baselines.
+
+        Args:
+          path, overrides: of this scorer.
+        Raises: as `load`; CheckpointError if the path has a newer checkpoint now.
+        """
+        loaded = load(path, overrides, raw_weights=True)
+        if loaded.steps != self.loaded.steps:
+            raise CheckpointError(
+                f"{loaded.directory}: training has saved step {loaded.steps[-1]} since step {self.loaded.steps[-1]} "
+                "was read; name one checkpoint, as in --checkpoint=WORKDIR/checkpoints/STEP"
+            )
+        return dataclasses.replace(self, loaded=loaded, folder=_raw_folder(loaded), baselines=None)
 
     def _check_name(self, name: str) -> None:
         """Raise ConfigError if the name of a test set is that of a split of the corpus."""
@@ -260,6 +293,7 @@ class Scorer:
             "split": split,
             "task": dataclasses.asdict(task),
             "checkpoints": list(self.loaded.steps),
+            **({"weights": self.loaded.weights} if self.loaded.weights else {}),
             "fingerprint": self._fingerprint,
             "corpus": self.corpus(split),
             **({} if self.files is None else {"input": self.files.input, "reference": self.files.reference}),
@@ -344,7 +378,11 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _tell(results: Mapping[str, Mapping[str, Any]], folder: Path, max_length: int) -> None:
+def _raw_folder(loaded: Loaded) -> Path:
+    return loaded.folder("evaluation") / "raw_weights"
+
+
+def _tell(results: Mapping[str, Mapping[str, Any]], max_length: int) -> None:
     for name, metrics in results.items():
         if metrics.get("over_length"):
             print(
@@ -352,7 +390,10 @@ def _tell(results: Mapping[str, Mapping[str, Any]], folder: Path, max_length: in
                 f"data.max_length={max_length} tokens, and training leaves such out; they are scored like the others",
                 file=sys.stderr,
             )
-    for name in results:
+
+
+def _name_files(names: Sequence[str], folder: Path) -> None:
+    for name in names:
         files = [path for path in (folder / f"{name}.json", folder / f"{name}.txt") if path.exists()]
         print(f"{name}: {', '.join(map(str, files))}", file=sys.stderr)
 
@@ -364,7 +405,8 @@ def _check_one_output(config: ExperimentConfig) -> None:
 
 def _say_steps(loaded: Loaded) -> None:
     steps = ", ".join(map(str, loaded.steps))
-    say(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""))
+    weights = f", {loaded.weights} weights" if loaded.weights else ""
+    say(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else "") + weights)
 
 
 def _check_corpus(loaded: Loaded, data: Data) -> None:

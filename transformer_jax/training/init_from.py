@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from transformer_jax.checkpoints.checksums import by_path, path_of, tree_of
 from transformer_jax.checkpoints.finite import check_finite
 from transformer_jax.checkpoints.locate import open_checkpoint
 from transformer_jax.checkpoints.manifest import Leaf
-from transformer_jax.checkpoints.store import PARAMS, CheckpointStore
+from transformer_jax.checkpoints.store import EXTRA, CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import (
     RECURRENT,
@@ -38,19 +39,19 @@ from transformer_jax.data.side_files import stored_labels, stored_tokenizer
 from transformer_jax.data.tokenizers import with_added_tokens
 from transformer_jax.errors import CheckpointError
 from transformer_jax.models.architecture import ARCHITECTURES
-from transformer_jax.nn.batch_norm import RUNNING, STATISTICS
+from transformer_jax.nn.batch_norm import RUNNING
 from transformer_jax.nn.positions import resized_table
 from transformer_jax.parallel.processes import from_primary, gathered
 from transformer_jax.readers.records import OBJECT, expect
 from transformer_jax.tasks.task import TASKS, higher_is_better
 from transformer_jax.training.describe import say_once
+from transformer_jax.training.extras import EXTRAS, stored_paths, weights_of
 from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.resume import check_tokenizer
 from transformer_jax.training.start import Start
 from transformer_jax.training.state import TrainState
 from transformer_jax.typing import Array, Params
 
-_FIELDS = (PARAMS, "extra")
 HEAD = "head"
 """The only part of the parameters that a checkpoint may lack, because a new task has a new head."""
 
@@ -66,18 +67,20 @@ that has seen both directions is not a decoder, so these pairs are refused altho
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OtherRun(Start):
-    """A start from parameters of another run that fit this one; paths are relative to `params`.
+    """A start from parameters of another run that fit this one; paths are those of `TrainState.evaluated`.
 
     name: of the checkpoint in messages. loaded: arrays that this run takes, as the checkpoint has them; none with
-    `training.new_parameters`. new: arrays of this run that the checkpoint lacks. unused: arrays of the checkpoint that
-    this run lacks. predicted: names of the labels that the checkpoint predicts; None if it predicts none. positions:
-    the function that interpolates the learned positions of patches; None if they fit.
+    `training.new_parameters`. stored: where the checkpoint has its arrays, as `training.extras.stored_paths`. new:
+    arrays of this run that the checkpoint lacks. unused: arrays of the checkpoint that this run lacks. predicted: names
+    of the labels that the checkpoint predicts; None if it predicts none. positions: the function that interpolates the
+    learned positions of patches; None if they fit.
     """
 
     name: str
     store: CheckpointStore
     stored_step: int
     loaded: Mapping[str, Leaf]
+    stored: Mapping[str, str]
     new: Mapping[str, Leaf]
     unused: Mapping[str, Leaf]
     predicted: tuple[str, ...] | None = None
@@ -108,7 +111,8 @@ class OtherRun(Start):
     def load(self, state: TrainState) -> TrainState:
         """Return `state` with the parameters of the checkpoint in place of those with the same path; print a summary.
 
-        The running averages of norms are loaded with the parameters.
+        The parameters are those that the checkpoint is scored with, and the running averages of norms come with them.
+        Every tree of `extra` starts at them, such as the average of the weights.
 
         Args:
           state: newly initialised; the result has its shardings.
@@ -119,14 +123,14 @@ class OtherRun(Start):
             return state
         template = tree_of(
             {
-                path: jax.ShapeDtypeStruct(leaf_of.shape, leaf.dtype, sharding=leaf.sharding)
-                for path, leaf in by_path({field: getattr(state, field) for field in _FIELDS}).items()
-                if (leaf_of := self.loaded.get(_path_in_model(path))) is not None
+                self.stored[path]: jax.ShapeDtypeStruct(self.loaded[path].shape, leaf.dtype, sharding=leaf.sharding)
+                for path, leaf in by_path(state.evaluated).items()
+                if path in self.loaded
             }
         )
         found = by_path(self.store.restore_parts(template, self.stored_step, partial=True).state)
         _check_finite_everywhere(found, f"{self.name}: step {self.stored_step}")
-        stored = {_path_in_model(path): leaf for path, leaf in found.items()}
+        stored = {path: found[self.stored[path]] for path in self.loaded}
         if self.positions is not None:
             stored[_POSITIONS] = jax.device_put(self.positions(stored[_POSITIONS]), stored[_POSITIONS].sharding)
         self._describe()
@@ -134,22 +138,22 @@ class OtherRun(Start):
         def filled(tree: Any) -> Any:
             return jax.tree_util.tree_map_with_path(lambda path, leaf: stored.get(path_of(path), leaf), tree)
 
-        extra = {name: filled(tree) if name == STATISTICS else tree for name, tree in state.extra.items()}
+        # A step donates its state, so no array may be in it twice.
+        extra = {
+            name: jax.tree.map(jnp.copy, filled(tree)) if name in EXTRAS else tree for name, tree in state.extra.items()
+        }
         return state._replace(params=filled(state.params), extra=extra)
 
     def _describe(self) -> None:
-        say_once(f"{self.name}: loaded from step {self.stored_step}: {_summary(self.loaded)}")
+        trees = {place.split("/")[1] for place in self.stored.values() if place.startswith(f"{EXTRA}/")}
+        kind = f", {weights} weights" if (weights := weights_of(trees)) else ""
+        say_once(f"{self.name}: loaded from step {self.stored_step}{kind}: {_summary(self.loaded)}")
         if self.positions is not None:
             say_once(f"{self.name}: the learned positions are interpolated for this model.image_size")
         if self.unused:
             say_once(f"{self.name}: in the checkpoint but not loaded: {_summary(self.unused)}")
         if self.new:
             say_once(f"{self.name}: not in the checkpoint, newly initialised: {_summary(self.new)}")
-
-
-def _path_in_model(path: str) -> str:
-    """Return the path in `TrainState.evaluated` of an array of a state; unchanged if it is not there."""
-    return path.removeprefix(f"{PARAMS}/").removeprefix(f"extra/{STATISTICS}/")
 
 
 def open_other_run(config: ExperimentConfig, directory: WorkDirectory, template: Params) -> OtherRun | None:
@@ -171,8 +175,8 @@ def open_other_run(config: ExperimentConfig, directory: WorkDirectory, template:
         if step is None:
             step = from_primary(store.newest_good, "choosing the checkpoint of training.init_from")
         checkpoint = store.open(step)
-        stored, tokenizer = checkpoint.below(PARAMS), stored_tokenizer(checkpoint.side_files)
-        stored |= checkpoint.below(f"extra/{STATISTICS}")
+        places, tokenizer = stored_paths(checkpoint.leaves), stored_tokenizer(checkpoint.side_files)
+        stored = {path: checkpoint.leaves[place] for path, place in places.items()}
         whole_record = expect(checkpoint.record, {}, {"config": OBJECT})
         record = whole_record.get("config", {})
         source = expect(completed(record, config.to_dict()), dict.fromkeys(("model", "task", "data"), OBJECT))
@@ -229,6 +233,7 @@ def open_other_run(config: ExperimentConfig, directory: WorkDirectory, template:
         stored_step=step,
         tokenizer=tokenizer,
         loaded={path: usable[path] for path in expected if path in usable},
+        stored=places,
         new={path: leaf for path, leaf in expected.items() if path not in usable},
         unused={path: leaf for path, leaf in stored.items() if path not in expected or path not in usable},
         predicted=None if untrained else stored_labels(checkpoint.side_files),

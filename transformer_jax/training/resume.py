@@ -15,8 +15,8 @@ import jax
 from transformer_jax import metrics_file
 from transformer_jax.checkpoints.locate import CHECKPOINTS
 from transformer_jax.checkpoints.manifest import resumable_record
-from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.checkpoints.workdir import WorkDirectory
+from transformer_jax.checkpoints.store import EXTRA, CheckpointStore
+from transformer_jax.checkpoints.workdir import CONFIG, WorkDirectory
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.labels import LABELS_FILE, labels_bytes, read_labels
 from transformer_jax.data.side_files import stored_labels, stored_tokenizer
@@ -28,9 +28,10 @@ from transformer_jax.data.tokenizers import (
     read_tokenizer,
     tokenizer_by_file,
 )
-from transformer_jax.errors import CheckpointError, DataError
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.host.files import write_atomically
 from transformer_jax.parallel.processes import from_primary, is_primary
+from transformer_jax.training.extras import EXTRAS
 from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.start import Start
 from transformer_jax.training.state import TrainState
@@ -69,7 +70,11 @@ def restore_newest(
     chosen = from_primary(store.newest_good, "choosing a checkpoint") if several else None
     if chosen is None and (several or not store.steps()):
         return None
-    step, state, stored = store.restore(template, chosen)
+    try:
+        step, state, stored = store.restore(template, chosen)
+    except CheckpointError:
+        _check_trees(store, chosen, template.extra)
+        raise
     record = resumable_record(stored)
     directory.check_config(record["config"], f"checkpoint {step}")
     if is_primary():
@@ -82,6 +87,27 @@ def restore_newest(
     if labels is not None and is_primary():
         restore_labels(directory.path / LABELS_FILE, labels, step)
     return Resumed(state=state, record=record, tokenizer=tokenizer, labels=labels)
+
+
+def _check_trees(store: CheckpointStore, step: int | None, extra: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a checkpoint has other trees of EXTRAS than `extra`; name the fields that turn these on.
+
+    Args:
+      step: None for the newest one.
+    """
+    try:
+        checkpoint = store.open(store.steps()[-1] if step is None else step)
+    except CheckpointError:
+        return
+    stored = {path.split("/")[1] for path in checkpoint.leaves if path.startswith(f"{EXTRA}/")}
+    for name, kind in EXTRAS.items():
+        if (name in stored) != (name in extra):
+            was, has = ("with", "has") if name in stored else ("without", "lacks")
+            raise ConfigError(
+                f"{checkpoint.directory}: was trained {was} {kind.field}, so it {has} the arrays of `{EXTRA}/{name}`; "
+                f"{kind.field} cannot be turned on or off at a resume. Resume with its value in {CONFIG}, or start a "
+                f"new run in another --workdir from these weights, with --config.training.init_from={store.directory}"
+            )
 
 
 def restore_labels(file: Path, labels: tuple[str, ...], step: int) -> None:

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from transformer_jax.config import layer_numbers
 from transformer_jax.models.architecture import initial
-from transformer_jax.nn.batch_norm import STATISTICS, with_running
 from transformer_jax.tasks.task import TASKS
+from transformer_jax.training.extras import evaluated, initial_extra
 from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.typing import Array, Params
@@ -21,9 +21,8 @@ class TrainState(NamedTuple):
     """State of a run.
 
     step: int32 scalar, number of updates so far. params: float32. opt_state: the state of the Optax optimizer. extra:
-    named trees that a method stores beside the parameters, such as their average; `statistics`, the running averages of
-    BatchNorm. Checkpoints, checksums, shardings and the axis of trials treat them as parameters. The step returns them
-    unchanged unless a method changes them.
+    named trees beside the parameters, see EXTRAS of training/extras.py. Checkpoints, checksums, shardings and the axis
+    of trials treat them as parameters. The step returns a tree of another name unchanged.
     """
 
     step: Array
@@ -33,17 +32,17 @@ class TrainState(NamedTuple):
 
     @property
     def evaluated(self) -> Params:
-        """The parameters as passes outside of training read them: with the running averages of norms, if any."""
-        return with_running(self.params, self.extra.get(STATISTICS, {}))
+        """The parameters as passes outside of training read them, see `training.extras.evaluated`."""
+        return evaluated(self.params, self.extra)
 
 
 def init_state(static: StaticConfig, hyper: Hyper) -> TrainState:
     """Return the state before the first update; it depends only on the config and `hyper.seed_init`."""
     head = TASKS[static.task.name].head(static.task, static.model)
-    params, running = initial(static.model, hyper.seed_init, head)
-    extra = {STATISTICS: running} if running else {}
+    start = initial(static.model, hyper.seed_init, head)
     optimizer = make_optimizer(static.optimizer, hyper, layer_numbers(static.model))
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), extra)
+    opt_state = optimizer.init(start.params)
+    return TrainState(jnp.zeros((), jnp.int32), start.params, opt_state, initial_extra(start, hyper))
 
 
 def state_shapes(static: StaticConfig, hyper: Hyper) -> TrainState:

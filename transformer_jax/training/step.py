@@ -12,11 +12,12 @@ import optax
 
 from transformer_jax.config import layer_numbers
 from transformer_jax.models.architecture import ARCHITECTURES, Model, training_pass
-from transformer_jax.nn.batch_norm import STATISTICS, statistics_of, updated_running
+from transformer_jax.nn.batch_norm import statistics_of
 from transformer_jax.nn.collected import over_devices
 from transformer_jax.nn.dropout import Dropout, fold
 from transformer_jax.tasks.task import TASKS, Sums, Task
 from transformer_jax.training.block_losses import BLOCK_LOSSES, batch_sums, block_losses
+from transformer_jax.training.extras import Update, updated_extra
 from transformer_jax.training.freezing import trained_part, with_trained
 from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.optimizers import make_optimizer, updates_made
@@ -71,14 +72,14 @@ def train_step(static: StaticConfig, state: TrainState, batch: Batch, hyper: Hyp
     freeze = static.optimizer.freeze
     trained = jax.tree.map(jnp.add, trained_part(freeze, state.params, numbers), updates)
     params = with_trained(freeze, state.params, trained, numbers)
-    running = {STATISTICS: updated_running(state.extra[STATISTICS], statistics)} if statistics else {}
+    extra = updated_extra(state.extra, params, Update(updates_made(opt_state), statistics, hyper))
     if static.skip_nonfinite:
         finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
-        before = state.params, state.opt_state, {name: state.extra[name] for name in running}
-        params, opt_state, running = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old), (params, opt_state, running), before
+        before = state.params, state.opt_state, {name: state.extra[name] for name in extra}
+        params, opt_state, extra = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old), (params, opt_state, extra), before
         )
-    return Updated(TrainState(state.step + 1, params, opt_state, {**state.extra, **running}), metrics)
+    return Updated(TrainState(state.step + 1, params, opt_state, {**state.extra, **extra}), metrics)
 
 
 class Gradient(NamedTuple):
