@@ -27,6 +27,8 @@ CHANGED: dict[str, tuple[str, float]] = {
     "optimizer.warmup_steps": ("warmup_steps", 1),
     "optimizer.decay_steps": ("decay_steps", 7),
     "optimizer.end_fraction": ("end_fraction", 0.5),
+    "optimizer.decay_fraction": ("decay_fraction", 0.7),
+    "optimizer.decay_power": ("decay_power", 0.5),
     "optimizer.beta1": ("beta1", 0.5),
     "optimizer.beta2": ("beta2", 0.5),
     "optimizer.epsilon": ("epsilon", 1e-3),
@@ -51,9 +53,13 @@ SWITCHES = {
 """Every field that turns a feature off, with the value that does."""
 
 EXPERTS = {"model.feed_forward": "experts", "training.balance_loss": 0.01, "training.router_z_loss": 0.001}
+# The decay begins after the third update.
+WSD = {"optimizer.schedule": "wsd", "optimizer.decay_fraction": 0.6, "optimizer.decay_steps": 7}
 BASES = {
     "model.teacher_forcing_rate": SMALL_RECURRENT,
     "seed": {"seed_init": 3},
+    "optimizer.decay_fraction": WSD,
+    "optimizer.decay_power": WSD,
     "training.balance_loss": EXPERTS,
     "training.router_z_loss": EXPERTS,
 }
@@ -144,6 +150,8 @@ def test_a_hyper_field_changes_its_own_scalar_and_nothing_static(name):
 
 @pytest.mark.parametrize("name", [n for n, f, _ in walk(ExperimentConfig()) if not f.metadata.get("hyper")])
 def test_a_field_without_the_mark_is_static_or_not_in_the_step(name):
+    if name == "optimizer.lr_multipliers":
+        pytest.skip("its numbers are scalars: test_the_numbers_of_multipliers_are_scalars")
     config = small_config()
     [(field, value)] = [(field, value) for other, field, value in walk(config) if other == name]
     changed = replaced(config, name, other_value(config, name, field, value))
@@ -152,6 +160,19 @@ def test_a_field_without_the_mark_is_static_or_not_in_the_step(name):
     in_step = name.startswith(("model.", "task.", "optimizer.")) or name in in_training
     assert (other_static != static) == in_step
     assert scalars(other) == scalars(hyper)
+
+
+def test_the_numbers_of_multipliers_are_scalars():
+    """And their patterns are static."""
+    texts = ["embedding=0.3; decoder=2", " embedding = 7;decoder=1e-3 ", "embedding=0.3; encoder=2", "embedding=0.3"]
+    (static, hyper), (same, other), (third, _), (fourth, _) = (
+        split(small_config({"optimizer.lr_multipliers": text})) for text in texts
+    )
+    assert (hyper.lr_multipliers, other.lr_multipliers) == ((0.3, 2.0), (7.0, 1e-3))
+    assert static == same
+    assert hash(static) == hash(same)
+    assert len({static, third, fourth, split(small_config())[0]}) == 4
+    assert split(small_config())[1].lr_multipliers == ()
 
 
 @every_hyper_field

@@ -5,15 +5,16 @@ import optax
 import pytest
 from training_support import small_config
 
+from transformer_jax.config import ENDING, OptimizerConfig
 from transformer_jax.training.hyper import Hyper, split
 from transformer_jax.training.schedules import as_optax, learning_rate
 
-NAMES = ["inverse_sqrt", "cosine", "linear", "constant", "none"]
+NAMES = ["inverse_sqrt", "cosine", "linear", "wsd", "constant", "none"]
 
 
-def hyper(peak: float = 10.0, warmup: int = 2, decay: int = 10, end: float = 0.0) -> Hyper:
+def hyper(peak: float = 10.0, warmup: int = 2, decay: int = 10, end: float = 0.0, **others: float) -> Hyper:
     _, base = split(small_config())
-    return base._replace(learning_rate=peak, warmup_steps=warmup, decay_steps=decay, end_fraction=end)
+    return base._replace(learning_rate=peak, warmup_steps=warmup, decay_steps=decay, end_fraction=end, **others)
 
 
 def rates(name: str, updates, hyper: Hyper) -> np.ndarray:
@@ -70,6 +71,40 @@ def test_half_way_down_the_cosine():
     np.testing.assert_allclose(rates("cosine", [0, 10, 55, 100, 1000], values), [0, 1, 0.55, 0.1, 0.1], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("power", "end", "expected"),
+    [
+        (1.0, 0.0, [0.01, 0.5, 1, 1, 1, 0.995, 0.5, 0, 0]),
+        (0.5, 0.0, [0.01, 0.5, 1, 1, 1, 1 - 0.005**0.5, 0.2928932, 0, 0]),
+        (1.0, 0.25, [0.01, 0.5, 1, 1, 1, 0.99625, 0.625, 0.25, 0.25]),
+        (0.5, 0.25, [0.01, 0.5, 1, 1, 1, 1 - 0.75 * 0.005**0.5, 0.4696699, 0.25, 0.25]),
+    ],
+)
+def test_warm_up_stable_phase_and_decay_by_hand(power, end, expected):
+    """1000 updates, of which 100 warm up and 200 decay."""
+    values = hyper(peak=2.0, warmup=100, decay=1000, end=end, decay_fraction=0.2, decay_power=power)
+    curve = rates("wsd", [1, 50, 100, 500, 800, 801, 900, 1000, 1200], values)
+    np.testing.assert_allclose(curve, 2.0 * np.array(expected), rtol=1e-6, atol=1e-9)
+
+
+def test_a_decay_over_all_updates_after_the_warm_up_is_the_linear_schedule():
+    linear, wsd = hyper(warmup=0, decay=40, end=0.1), hyper(warmup=0, decay=40, end=0.1, decay_fraction=1.0)
+    np.testing.assert_allclose(
+        rates("wsd", np.arange(1, 50), wsd), rates("linear", np.arange(1, 50), linear), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("total", "fraction"), [(30_001, 0.1), (9_999_999, 0.1), (7, 0.01), (10, 0.3)])
+def test_a_decay_has_whole_updates_and_the_update_before_it_has_the_peak(total, fraction):
+    """With a power of 0.5, a start that is off by 1e-6 of the decay would lower the rate by a thousandth."""
+    length = max(round(total * fraction), 1)
+    values = hyper(peak=1.0, warmup=0, decay=total, decay_fraction=fraction, decay_power=0.5)
+    curve = rates("wsd", [total - length - 1, total - length, total - length + 1, total], values)
+    np.testing.assert_allclose(curve, [1.0, 1.0, 1 - length**-0.5, 0.0], rtol=1e-5)
+    config = OptimizerConfig(schedule="wsd", decay_steps=total, decay_fraction=fraction)
+    assert config.decay_start == total - length
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_peak_is_reached_at_the_end_of_the_warm_up_and_never_passed(name):
     s = np.arange(1, 40)
@@ -87,7 +122,7 @@ def test_without_warm_up_the_first_update_has_the_peak(name):
     np.testing.assert_allclose(curve, np.broadcast_to(expected, 4), rtol=5e-3)
 
 
-@pytest.mark.parametrize("name", ["cosine", "linear"])
+@pytest.mark.parametrize("name", ENDING)
 @pytest.mark.parametrize("end", [0.0, 0.25, 1.0])
 def test_the_end_is_a_fraction_of_the_peak_and_stays(name, end):
     curve = rates(name, [30, 31, 1000], hyper(peak=0.2, warmup=8, decay=30, end=end))
@@ -103,7 +138,11 @@ def test_schedules_without_an_end_do_not_read_it(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_number_may_be_traced(name):
-    trials = [hyper(0.1, 0, 5), hyper(0.2, 3, 9, 0.1), hyper(0.3, 8, 30, 0.5)]
+    trials = [
+        hyper(0.1, 0, 5, decay_fraction=0.6, decay_power=1.0),
+        hyper(0.2, 3, 9, 0.1, decay_fraction=0.4, decay_power=0.5),
+        hyper(0.3, 8, 30, 0.5, decay_fraction=0.7, decay_power=2.0),
+    ]
     stacked = jax.tree.map(lambda *x: jnp.asarray(x), *trials)
     compiled = jax.jit(jax.vmap(lambda s, h: learning_rate(name, s, h), in_axes=(None, 0)))
     for s in [1, 4, 12, 40]:

@@ -21,7 +21,7 @@ from typing import Any
 from absl import flags
 
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, config_flag, path_flag, switch
-from transformer_jax.config import ExperimentConfig, ModelConfig, layer_letters
+from transformer_jax.config import ExperimentConfig, ModelConfig, layer_letters, layer_numbers
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.host import exit_codes
@@ -111,6 +111,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     from transformer_jax.tasks.flops import step_flops
     from transformer_jax.tasks.task import TASKS, initial_shapes
     from transformer_jax.training.extras import initial_extra
+    from transformer_jax.training.freezing import multiplied
     from transformer_jax.training.hyper import split
 
     initial, hyper = initial_shapes(config), split(config).hyper
@@ -119,6 +120,8 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     leaves = {
         "/".join(str(key.key) for key in path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
+    rules = multiplied(config.optimizer, params, layer_numbers(config.model))
+    rates = {path: {"lr_multiplier": rule.factor} for path, rule in rules.items()}
     count = sum(leaf.size for leaf in leaves.values())
     packed = config.data.batching == "packed"
     length = config.data.packed_length if packed else config.data.max_length
@@ -155,7 +158,10 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     if compile_step:
         memory |= _compiled_memory(config, rows, widths)
     return {
-        "parameters": [{"path": p, "shape": list(leaf.shape), "count": leaf.size} for p, leaf in leaves.items()],
+        "parameters": [
+            {"path": path, "shape": list(leaf.shape), "count": leaf.size, **rates.get(path, {})}
+            for path, leaf in leaves.items()
+        ],
         "num_parameters": count,
         "batch": {"rows": rows, "widths": dict(widths or {"length": length})},
         "flops_per_step": flops,
@@ -265,10 +271,14 @@ def _parameter_table(report: Mapping[str, Any]) -> Any:
     table = Table("parameters", "shape", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("count", justify="right")
     table.add_column("share", justify="right")
+    has_rates = any("lr_multiplier" in leaf for leaf in parameters)
+    if has_rates:
+        table.add_column("rate", justify="right")
 
-    def add(path: str, shape: str, count: int, style: str | None) -> None:
+    def add(path: str, shape: str, count: int, style: str | None, rate: str = "") -> None:
         *above, name = path.split("/")
-        table.add_row("  " * len(above) + name, shape, f"{count:,}", f"{count / total:.1%}", style=style)
+        cells = ("  " * len(above) + name, shape, f"{count:,}", f"{count / total:.1%}")
+        table.add_row(*cells, *([rate] if has_rates else []), style=style)
 
     modules, shown = subtotals(parameters), set()
     for leaf in parameters:
@@ -277,7 +287,8 @@ def _parameter_table(report: Mapping[str, Any]) -> Any:
             if (module := "/".join(keys[:depth])) not in shown:
                 shown.add(module)
                 add(module, "", modules[module], "bold")
-        add(leaf["path"], " x ".join(map(str, leaf["shape"])), leaf["count"], None)
+        rate = f"x {leaf['lr_multiplier']:g}" if "lr_multiplier" in leaf else ""
+        add(leaf["path"], " x ".join(map(str, leaf["shape"])), leaf["count"], None, rate)
     table.add_section()
     table.add_row("total", "", f"{total:,}", "100.0%", style="bold")
     return table

@@ -55,19 +55,23 @@ from transformer_jax.config.sources import (
 )
 from transformer_jax.config.task import SOURCE_TO_TARGET, TaskConfig
 from transformer_jax.config.training import (
+    ENDING,
     MAX_STEPS,
     WEIGHTS,
     EvaluationConfig,
     FreezeRule,
+    MultiplierRule,
     OptimizerConfig,
     ParallelConfig,
     TrainingConfig,
     parse_freeze,
+    parse_multipliers,
 )
 
 __all__ = [
     "ATTENTION",
     "DROPOUT_RATES",
+    "ENDING",
     "EXTENSIBLE",
     "LAYERS",
     "MAX_STEPS",
@@ -83,6 +87,7 @@ __all__ = [
     "FreezeRule",
     "ModelConfig",
     "MovedDefault",
+    "MultiplierRule",
     "OptimizerConfig",
     "ParallelConfig",
     "ReadConfig",
@@ -110,6 +115,7 @@ __all__ = [
     "parse_freeze",
     "parse_ids",
     "parse_kinds",
+    "parse_multipliers",
     "per_layer_fields",
     "problems_of",
     "section_class",

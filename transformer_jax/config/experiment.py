@@ -20,6 +20,7 @@ from transformer_jax.config.problems import config_error, problems_of, unread_by
 from transformer_jax.config.sections import field_types, loaded_classes, section_class, walk, with_section_classes
 from transformer_jax.config.task import TaskConfig
 from transformer_jax.config.training import (
+    ENDING,
     EvaluationConfig,
     OptimizerConfig,
     ParallelConfig,
@@ -139,12 +140,20 @@ class ExperimentConfig:
         if optimizer.learning_rate is None and not optimizer.warmup_steps:
             yield "optimizer.learning_rate is unset; its default needs warmup_steps > 0"
         decay_steps = training.num_train_steps if optimizer.decay_steps is None else optimizer.decay_steps
-        if optimizer.schedule in ("cosine", "linear") and decay_steps <= optimizer.warmup_steps:
-            given = "optimizer.decay_steps" if optimizer.decay_steps is not None else "training.num_train_steps"
+        given = "optimizer.decay_steps" if optimizer.decay_steps is not None else "training.num_train_steps"
+        if optimizer.schedule in ENDING and decay_steps <= optimizer.warmup_steps:
             yield (
                 f"{given}={decay_steps} is the step at which optimizer.schedule='{optimizer.schedule}' ends, and must "
                 f"exceed optimizer.warmup_steps={optimizer.warmup_steps}"
             )
+        elif optimizer.schedule == "wsd":
+            begins = dataclasses.replace(optimizer, decay_steps=decay_steps).decay_start
+            if begins < optimizer.warmup_steps:
+                yield (
+                    f"optimizer.decay_fraction={optimizer.decay_fraction} of {given}={decay_steps} begins after update "
+                    f"{begins}, before the warm-up ends (optimizer.warmup_steps={optimizer.warmup_steps}); lower one "
+                    "of them"
+                )
         if self.model.has_position_table and data.max_length > self.model.max_length:
             yield (
                 f"data.max_length={data.max_length} exceeds the learned position table, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,6 +17,8 @@ MAX_STEPS = 2**31 - 1  # steps are counted in int32
 
 WEIGHTS = ("scored", "raw", "both")
 """The weights that `evaluate` can score: those that training scores, those that the optimizer updates, or both."""
+ENDING = ("cosine", "linear", "wsd")
+"""Schedules that end at decay_steps."""
 
 _LANGUAGE_MODEL = {"task.name": ("language_model",)}
 _OVER_VOCABULARY = {"task.name": (*SOURCE_TO_TARGET, "language_model", "masked_lm", "span_corruption", "denoising")}
@@ -49,14 +52,31 @@ class OptimizerConfig:
     warmup_steps: int = number(4000, "steps of linear warm-up from 0 to the peak", 0, MAX_STEPS, hyper=True)
     decay_steps: DerivedInt = number(
         None,
-        "step at which `cosine` and `linear` end; default num_train_steps",
+        "step at which `cosine`, `linear` and `wsd` end; default num_train_steps",
         1,
         MAX_STEPS,
         hyper=True,
         derived_from=("training.num_train_steps",),
-        used_with={"optimizer.schedule": ("cosine", "linear")},
+        used_with={"optimizer.schedule": ENDING},
     )
-    end_fraction: float = number(0.0, "`cosine` and `linear` end at this fraction of the peak", 0.0, 1.0, hyper=True)
+    end_fraction: float = number(
+        0.0, "`cosine`, `linear` and `wsd` end at this fraction of the peak", 0.0, 1.0, hyper=True
+    )
+    decay_fraction: float = number(
+        0.2,
+        "`wsd`: the decay is the last fraction of decay_steps, in whole updates; before it the rate is the peak",
+        1e-6,
+        1.0,
+        hyper=True,
+        read_by={"optimizer.schedule": ("wsd",)},
+    )
+    decay_power: float = number(
+        1.0,
+        "`wsd`: after the share x of the decay, 1 - x^decay_power of it is left; 1: linear; 0.5: 1 - sqrt(x)",
+        1e-3,
+        hyper=True,
+        read_by={"optimizer.schedule": ("wsd",)},
+    )
     beta1: float = number(
         0.9,
         "`adam`, `lion`: decay of the first moment; `sgd`: momentum",
@@ -96,6 +116,13 @@ class OptimizerConfig:
         hyper=True,
         switch=True,
     )
+    weight_decay_independent: bool = field(
+        False,
+        "weight decay is multiplied by the learning rate relative to its peak, and so does not depend on the peak",
+    )
+    weight_decay_cautious: bool = field(
+        False, "weight decay only where the update also moves the parameter towards zero, or does not move it"
+    )
     decay_mask: str = choice(
         "matrices",
         "transformer_jax.training.optimizers:DECAY_MASKS",
@@ -132,12 +159,28 @@ class OptimizerConfig:
         "parameters that keep their values: regular expressions for the beginnings of their paths, separated by "
         "commas, as in 'embedding,encoder/layers:6'; ':6' takes the first 6 layers of a stack",
     )
+    lr_multipliers: str = field(
+        "",
+        "multiples of the learning rate, as in 'embedding=0.3; decoder/layers/self_attention=2': regular expressions "
+        "as in freeze, separated by semicolons; of all other parameters 1",
+    )
+
+    @property
+    def decay_start(self) -> int:
+        """The last update of a resolved config before the decay of `wsd`; at least 1 update decays."""
+        return self.decay_steps - max(round(self.decay_fraction * self.decay_steps), 1)
 
     def problems(self) -> Iterator[str]:
-        try:
-            parse_freeze(self.freeze)
-        except ValueError as error:
-            yield f"freeze={self.freeze!r}: {error}"
+        for name, parse in (("freeze", parse_freeze), ("lr_multipliers", parse_multipliers)):
+            try:
+                parse(getattr(self, name))
+            except ValueError as error:
+                yield f"{name}={getattr(self, name)!r}: {error}"
+
+
+def _begins(pattern: str, path: str) -> bool:
+    """Return whether a regular expression matches the beginning of a path, up to a slash or its end."""
+    return re.match(rf"(?:{pattern})(?:/|$)", path) is not None
 
 
 class FreezeRule(NamedTuple):
@@ -148,7 +191,7 @@ class FreezeRule(NamedTuple):
 
     def matches(self, path: str) -> bool:
         """Return whether the beginning of a path, up to a slash or its end, matches."""
-        return re.match(rf"(?:{self.pattern})(?:/|$)", path) is not None
+        return _begins(self.pattern, path)
 
 
 def parse_freeze(text: str) -> tuple[FreezeRule, ...]:
@@ -167,6 +210,41 @@ def parse_freeze(text: str) -> tuple[FreezeRule, ...]:
             raise ValueError(f"'{part}' freezes no layer; expected a number of at least 1 after ':'")
         check_pattern(rule.pattern)
         rules.append(rule)
+    return tuple(rules)
+
+
+class MultiplierRule(NamedTuple):
+    """A rule of `optimizer.lr_multipliers`: a regular expression, and the multiple of the learning rate."""
+
+    pattern: str
+    factor: float
+
+    def matches(self, path: str) -> bool:
+        """Return whether the beginning of a path, up to a slash or its end, matches."""
+        return _begins(self.pattern, path)
+
+
+def parse_multipliers(text: str) -> tuple[MultiplierRule, ...]:
+    """Return the rules of `optimizer.lr_multipliers`, as in "a=0.3; b/c=2" -> (("a", 0.3), ("b/c", 2.0)).
+
+    Raises: ValueError, whose text says why, if a rule has no pattern or no positive finite number, or has a pattern
+      that `check_pattern` refuses, or that is there twice.
+    """
+    rules: list[MultiplierRule] = []
+    for part in (part.strip() for part in text.split(";")) if text.strip() else ():
+        pattern, equals, number = (piece.strip() for piece in part.rpartition("="))
+        if not pattern or not equals:
+            raise ValueError(f"expected 'PATTERN=NUMBER; PATTERN=NUMBER', found '{part}'")
+        try:
+            factor = float(number)
+        except ValueError:
+            raise ValueError(f"'{part}': '{number}' is not a number") from None
+        if not 0 < factor < math.inf:
+            raise ValueError(f"'{part}': expected a positive number; optimizer.freeze keeps parameters as they are")
+        check_pattern(pattern)
+        if any(rule.pattern == pattern for rule in rules):
+            raise ValueError(f"'{pattern}' is there twice")
+        rules.append(MultiplierRule(pattern, factor))
     return tuple(rules)
 
 

@@ -52,12 +52,13 @@ class Schedule(NamedTuple):
 def schedule(config: ExperimentConfig) -> Schedule:
     """Return numbers of updates, from 1 to the last, and their learning rates, for about 2,000 updates at most.
 
-    The first update, the last one, and the one at the end of the warm-up are always included.
+    The first update, the last one, the one at the end of the warm-up and the last one before the decay of `wsd` are
+    always included.
     """
-    total, hyper = config.training.num_train_steps, split(config)[1]
+    total, hyper, optimizer = config.training.num_train_steps, split(config)[1], config.optimizer
     steps = np.unique(np.linspace(1, total, min(total, _POINTS)).astype(np.int64))
-    if 1 <= config.optimizer.warmup_steps <= total:
-        steps = np.union1d(steps, [config.optimizer.warmup_steps])
+    corners = [optimizer.warmup_steps, *([optimizer.decay_start] if optimizer.schedule == "wsd" else [])]
+    steps = np.union1d(steps, [corner for corner in corners if 1 <= corner <= total]).astype(np.int64)
     rates = learning_rate(config.optimizer.schedule, jnp.asarray(steps, jnp.float32), hyper)
     return Schedule(steps, np.broadcast_to(np.asarray(rates), steps.shape))
 

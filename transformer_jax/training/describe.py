@@ -6,13 +6,13 @@ import math
 
 import jax
 
-from transformer_jax.config import ExperimentConfig, layer_numbers
+from transformer_jax.config import ENDING, ExperimentConfig, MultiplierRule, layer_numbers
 from transformer_jax.data.batching import TrainingBatches
 from transformer_jax.host.terminal import say
 from transformer_jax.nn.batch_norm import num_parameters
 from transformer_jax.parallel.processes import is_primary
 from transformer_jax.tasks.task import TASKS
-from transformer_jax.training.freezing import trained_part
+from transformer_jax.training.freezing import multiplied, trained_part
 from transformer_jax.typing import Params
 
 
@@ -34,7 +34,7 @@ def describe(config: ExperimentConfig, plan: TrainingBatches, params: Params) ->
         f"{training.num_train_steps:,} steps are {training.num_train_steps / plan.batches_per_epoch:.1f} "
         f"epochs; {config.parallel.launcher} on {jax.device_count()} {jax.default_backend()} device(s)"
     )
-    for note in rate_notes(config):
+    for note in (*rate_notes(config), *multiplier_notes(config, params)):
         say_once(note)
     evaluations, checkpoints = training.eval_every_steps, training.checkpoint_every_steps
     if training.keep_best and evaluations % checkpoints and checkpoints % evaluations:
@@ -69,10 +69,29 @@ def rate_notes(config: ExperimentConfig) -> list[str]:
             f"optimizer.warmup_steps={optimizer.warmup_steps:,} is more than the {steps:,} steps of the run: the "
             f"learning rate reaches {share:.2g} % of its peak"
         ]
-    decays, ends = optimizer.schedule in ("cosine", "linear"), optimizer.decay_steps == 1
+    decays, ends = optimizer.schedule in ENDING, optimizer.decay_steps == 1
     if decays and ends and not optimizer.warmup_steps and not optimizer.end_fraction:
         return [
             f"optimizer.schedule='{optimizer.schedule}' ends at step 1 and has no warm-up: the learning rate is 0 at "
             "every step, so nothing is learned"
         ]
     return []
+
+
+def multiplier_notes(config: ExperimentConfig, params: Params) -> list[str]:
+    """Return a line for every pattern of `optimizer.lr_multipliers`, with the number of parameters that it matches.
+
+    Raises: ConfigError, see `freezing.multiplied`.
+    """
+    sizes = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): x.size
+        for path, x in jax.tree_util.tree_leaves_with_path(params)
+    }
+    counts: dict[MultiplierRule, int] = {}
+    for path, rule in multiplied(config.optimizer, params, layer_numbers(config.model)).items():
+        counts[rule] = counts.get(rule, 0) + sizes[path]
+    return [
+        f"optimizer.lr_multipliers: {rule.factor:g} times the learning rate for the {count:,} parameters of "
+        f"'{rule.pattern}'"
+        for rule, count in counts.items()
+    ]

@@ -1,4 +1,4 @@
-"""Fine-tuning of a part of the parameters: frozen ones, and learning rates by depth.
+"""Parameters that are trained in different ways: frozen ones, and learning rates by depth and by path.
 
 Frozen parameters (`optimizer.freeze`) are not differentiated and have no optimizer state. So they have no gradients,
 moments, updates or weight decay, and the norm for clipping is that of the trained parameters. Adam stores two numbers
@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.config import LAYERS, FreezeRule, parse_freeze
+from transformer_jax.config import (
+    LAYERS,
+    FreezeRule,
+    MultiplierRule,
+    OptimizerConfig,
+    parse_freeze,
+    parse_multipliers,
+)
 from transformer_jax.errors import ConfigError
 from transformer_jax.typing import Array, ArrayLike, Params
 
@@ -91,6 +98,72 @@ def multipliers(params: Params, decay: ArrayLike, numbers: LayerNumbers | None =
         return jnp.power(decay, jnp.float32(own + 1))
 
     return jax.tree_util.tree_map_with_path(of_leaf, params)
+
+
+def multiplied(
+    static: OptimizerConfig, params: Params, numbers: LayerNumbers | None = None
+) -> dict[str, MultiplierRule]:
+    """Return the rule of `optimizer.lr_multipliers` that matches a parameter, by the paths of those that one matches.
+
+    As in `optimizer.freeze`, `decoder/layers` are all layers, whatever the folder of their kind.
+
+    Args:
+      params: parameters, or a tree with the same paths. numbers: needed if the layers of a stack have several folders.
+    Raises: ConfigError if a pattern matches no parameter or only frozen ones, or two match the same parameter.
+    """
+    rules = parse_multipliers(static.lr_multipliers)
+    return {path: rules[index] for path, index in _claimed(static, params, numbers or {}).items()}
+
+
+def with_multipliers(
+    static: OptimizerConfig,
+    updates: Any,
+    params: Any,
+    factors: Sequence[ArrayLike],
+    numbers: LayerNumbers | None = None,
+) -> Any:
+    """Return the updates times the factors of `optimizer.lr_multipliers`, where a pattern matches the parameter.
+
+    Args:
+      static: its patterns are read, and not its numbers. updates: of the trained part of the parameters. params: all.
+      factors: one for every pattern. numbers: as in `multiplied`.
+    Raises: ConfigError, see `multiplied`.
+    """
+    claimed = _claimed(static, params, numbers or {})
+
+    def of_leaf(path: jax.tree_util.KeyPath, update: Any) -> Any:
+        index = claimed.get(_path(path))
+        return update if index is None else jnp.multiply(update, factors[index])
+
+    return jax.tree_util.tree_map_with_path(of_leaf, updates)
+
+
+def _claimed(static: OptimizerConfig, params: Params, numbers: LayerNumbers) -> dict[str, int]:
+    """Return the number of the pattern of `optimizer.lr_multipliers` that matches a parameter, by its path."""
+    rules = parse_multipliers(static.lr_multipliers)
+    paths = list(_leaves(params)) if rules else []
+    frozen = _frozen_layers(static.freeze, params, numbers) if rules else {}
+    claimed: dict[str, int] = {}
+    for index, rule in enumerate(rules):
+        matching = [path for path in paths if any(rule.matches(name) for name in (path, _plain(path, numbers)))]
+        if not matching:
+            raise ConfigError(
+                f"optimizer.lr_multipliers: '{rule.pattern}' matches no parameter; the beginning of a path, up to a "
+                f"slash or its end, must match. Paths begin with {', '.join(_beginnings(dict.fromkeys(paths)))}"
+            )
+        if all(frozen.get(path, 0) is None for path in matching):
+            raise ConfigError(
+                f"optimizer.lr_multipliers: '{rule.pattern}' matches only parameters that optimizer.freeze="
+                f"{static.freeze!r} keeps as they are"
+            )
+        for path in matching:
+            if path in claimed:
+                raise ConfigError(
+                    f"optimizer.lr_multipliers: '{rules[claimed[path]].pattern}' and '{rule.pattern}' both match "
+                    f"{path}; a parameter can have one multiplier"
+                )
+            claimed[path] = index
+    return claimed
 
 
 class _Layers(NamedTuple):

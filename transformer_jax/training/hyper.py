@@ -6,7 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from transformer_jax.config import DROPOUT_RATES, ExperimentConfig, ModelConfig, OptimizerConfig, TaskConfig
+from transformer_jax.config import (
+    DROPOUT_RATES,
+    ExperimentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TaskConfig,
+    parse_multipliers,
+)
 from transformer_jax.nn.dropout import DropoutRates
 from transformer_jax.typing import Array
 
@@ -25,6 +32,8 @@ class Hyper(NamedTuple):
     warmup_steps: Array | int
     decay_steps: Array | int
     end_fraction: Array | float
+    decay_fraction: Array | float
+    decay_power: Array | float
     beta1: Array | float
     beta2: Array | float
     epsilon: Array | float
@@ -39,6 +48,8 @@ class Hyper(NamedTuple):
     """Fields of ModelConfig marked `hyper` that only this architecture reads, by name."""
     task: Mapping[str, Array | float | None] = {}
     """Fields of TaskConfig marked `hyper`, by name."""
+    lr_multipliers: tuple[Array | float, ...] = ()
+    """The numbers of `optimizer.lr_multipliers`; their patterns are static."""
 
     @property
     def is_random(self) -> bool:
@@ -50,7 +61,8 @@ class Hyper(NamedTuple):
 class StaticConfig:
     """The settings that change shapes or the structure of the step's program.
 
-    Fields that are in Hyper have their defaults here, and dropout rates are zero.
+    Fields that are in Hyper have their defaults here, dropout rates are zero, and the numbers of
+    `optimizer.lr_multipliers` are 1.
     """
 
     model: ModelConfig
@@ -70,7 +82,7 @@ class SplitConfig(NamedTuple):
 
 def split(config: ExperimentConfig) -> SplitConfig:
     """Split a resolved config. Configs with equal static parts and equal Hyper structures share a compiled program."""
-    model = config.without_own_hyper_fields("model")
+    model, rules = config.without_own_hyper_fields("model"), parse_multipliers(config.optimizer.lr_multipliers)
     hyper = Hyper(
         seed=config.seed,
         seed_init=config.init_seed,
@@ -79,13 +91,16 @@ def split(config: ExperimentConfig) -> SplitConfig:
         dropout=DropoutRates(**{place: getattr(model, name) or None for name, place in DROPOUT_RATES.items()}),
         model=config.own_hyper_fields("model"),
         task=config.own_hyper_fields("task"),
+        lr_multipliers=tuple(rule.factor for rule in rules),
     )
     without_rates = dataclasses.replace(model, **dict.fromkeys(DROPOUT_RATES, 0.0))
     training = config.training
     static = StaticConfig(
         model=without_rates,
         task=config.without_own_hyper_fields("task"),
-        optimizer=config.without_own_hyper_fields("optimizer"),
+        optimizer=dataclasses.replace(
+            config.without_own_hyper_fields("optimizer"), lr_multipliers="; ".join(f"{r.pattern}=1" for r in rules)
+        ),
         accumulation_steps=training.accumulation_steps,
         loss_chunks=training.loss_chunks,
         skip_nonfinite={"stop": False, "skip": True}[training.on_nonfinite],

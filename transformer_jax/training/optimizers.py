@@ -12,9 +12,9 @@ import optax
 from transformer_jax.config import OptimizerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.registry import Functions, Registry
-from transformer_jax.training.freezing import LayerNumbers, multipliers, trained_part
+from transformer_jax.training.freezing import LayerNumbers, multiplied, multipliers, trained_part, with_multipliers
 from transformer_jax.training.hyper import Hyper
-from transformer_jax.training.schedules import as_optax
+from transformer_jax.training.schedules import as_optax, learning_rate
 from transformer_jax.typing import Array, Params
 
 _LEAST_FACTORED = 128  # Shazeer and Stern factor all matrices; small ones gain nothing
@@ -26,7 +26,8 @@ def make_optimizer(
     """Return the optimizer.
 
     It clips by global norm, then applies the rule of `OPTIMIZERS`, decoupled weight decay (Loshchilov and Hutter 2019),
-    the learning rate and the multipliers of `layer_decay`.
+    the learning rate and the multipliers of `layer_decay` and `lr_multipliers`. Weight decay that is independent of the
+    learning rate comes last.
 
     Its parameters are all of the model. Gradients, state and updates are trees like `trained_part` of them.
 
@@ -40,18 +41,56 @@ def make_optimizer(
     parts = [] if hyper.clip_norm is None else [optax.clip_by_global_norm(hyper.clip_norm)]
     parts += _rule(static, hyper)
     if hyper.weight_decay is not None:
-        parts.append(optax.add_decayed_weights(hyper.weight_decay, mask=DECAY_MASKS[static.decay_mask]))
+        # The place in the chain is a part of the paths in checkpoints.
+        parts.append(optax.identity() if static.weight_decay_independent else _decayed(static, hyper.weight_decay))
     parts.append(optax.scale_by_learning_rate(as_optax(static.schedule, hyper)))
     chain = optax.chain(*parts)
 
+    def init(params: Any) -> Any:
+        multiplied(static, params, numbers)  # raises before anything is compiled
+        return chain.init(trained(params))
+
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        made = updates_made(state)
         updates, state = chain.update(updates, state, trained(params))
         if hyper.layer_decay is not None:
             factors = trained(multipliers(params, hyper.layer_decay, numbers))
             updates = jax.tree.map(jnp.multiply, updates, factors)
+        if static.lr_multipliers:
+            updates = with_multipliers(static, updates, params, hyper.lr_multipliers, numbers)
+        if hyper.weight_decay is not None and static.weight_decay_independent:
+            shape = learning_rate(static.schedule, made + 1, hyper._replace(learning_rate=1.0))
+            updates = _with_decay(static, updates, trained(params), shape * hyper.weight_decay, sign=-1)
         return updates, state
 
-    return optax.GradientTransformation(lambda params: chain.init(trained(params)), update)
+    return optax.GradientTransformation(init, update)
+
+
+def _decayed(static: OptimizerConfig, decay: Array | float) -> optax.GradientTransformation:
+    """Return the transformation of updates u, before the learning rate, to u + decay w for parameters w."""
+    if not static.weight_decay_cautious:
+        return optax.add_decayed_weights(decay, mask=DECAY_MASKS[static.decay_mask])
+    return optax.stateless(lambda updates, params: _with_decay(static, updates, params, decay, sign=1))
+
+
+def _with_decay(static: OptimizerConfig, updates: Any, params: Any, decay: Array | float, sign: int) -> Any:
+    """Return updates u + sign decay w for the parameters w of `decay_mask`.
+
+    With `weight_decay_cautious`, elements where u and sign w have opposite signs do not decay: there the update moves
+    the parameter away from zero (Chen et al. 2025, "Cautious Weight Decay"). An element with u = 0 decays.
+
+    Args: sign: 1 for updates that will be subtracted from the parameters, -1 for those that will be added.
+    """
+
+    def of_leaf(decays: bool, u: Array, w: Array) -> Array:
+        if not decays:
+            return u
+        change = sign * decay * w
+        if static.weight_decay_cautious:
+            change = jnp.where(sign * jnp.sign(u) * jnp.sign(w) >= 0, change, 0.0)
+        return u + change
+
+    return jax.tree.map(of_leaf, DECAY_MASKS[static.decay_mask](params), updates, params)
 
 
 Rule = Callable[[OptimizerConfig, Hyper], list[optax.GradientTransformation]]

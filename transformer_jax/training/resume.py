@@ -33,9 +33,11 @@ from transformer_jax.host.files import write_atomically
 from transformer_jax.parallel.processes import from_primary, is_primary
 from transformer_jax.training.extras import EXTRAS
 from transformer_jax.training.hyper import Hyper, StaticConfig
+from transformer_jax.training.optimizers import updates_made
 from transformer_jax.training.start import Start
 from transformer_jax.training.state import TrainState
 
+_DECAY = ("schedule", "decay_steps", "decay_fraction", "decay_power", "end_fraction")
 _NO_LIMIT = 1 << 31  # ids of a vocabulary that is only compared
 logger = logging.getLogger(__name__)
 
@@ -77,6 +79,7 @@ def restore_newest(
         raise
     record = resumable_record(stored)
     directory.check_config(record["config"], f"checkpoint {step}")
+    check_decay(config, record["config"], int(updates_made(state.opt_state)))
     if is_primary():
         store.check_best(step)
     side_files = store.open(step).side_files
@@ -108,6 +111,33 @@ def _check_trees(store: CheckpointStore, step: int | None, extra: Mapping[str, A
                 f"{kind.field} cannot be turned on or off at a resume. Resume with its value in {CONFIG}, or start a "
                 f"new run in another --workdir from these weights, with --config.training.init_from={store.directory}"
             )
+
+
+def check_decay(config: ExperimentConfig, stored: Mapping[str, Any], updates: int) -> None:
+    """Check that a changed decay of `optimizer.schedule=wsd` changes no update that was made.
+
+    Args:
+      stored: config of the checkpoint, as nested dictionaries. updates: those before the checkpoint.
+    Raises: ConfigError if the decay would have begun before the checkpoint, or had begun with other values.
+    """
+    now = config.optimizer
+    if now.schedule != "wsd":
+        return
+    before = dataclasses.replace(now, **{name: stored["optimizer"].get(name, getattr(now, name)) for name in _DECAY})
+    if all(getattr(before, name) == getattr(now, name) for name in _DECAY):
+        return
+    if before.schedule == "wsd" and before.decay_start < updates:
+        raise ConfigError(
+            f"the decay of optimizer.schedule='wsd' has begun, after update {before.decay_start} of {updates}, and "
+            "cannot be changed any more; resume from a checkpoint before it, in a copy of the work directory"
+        )
+    if now.decay_start < updates:
+        raise ConfigError(
+            f"the decay of optimizer.schedule='wsd' would have begun after update {now.decay_start}, before the "
+            f"{updates} that the checkpoint has; choose a later optimizer.decay_steps={now.decay_steps} or a smaller "
+            f"optimizer.decay_fraction={now.decay_fraction}, or start another --workdir with "
+            "training.init_from=CHECKPOINT"
+        )
 
 
 def restore_labels(file: Path, labels: tuple[str, ...], step: int) -> None:

@@ -37,6 +37,21 @@ def _linear(step: Array, hyper: Hyper) -> Array:
     return _decaying(step, hyper, lambda done: 1.0 - done)
 
 
+def _wsd(step: Array, hyper: Hyper) -> Array:
+    """p until s = d - n, then p * (f + (1 - f) (1 - x^q)) with x = min((s - (d - n)) / n, 1): warm-up, stable, decay.
+
+    n = max(round(decay_fraction * d), 1) and q = decay_power. The phases are those of Hu et al. 2024, section 4; q = 1,
+    a linear decay, and q = 0.5, 1 - sqrt(x), are compared by Hägele et al. 2024.
+    """
+    peak, _, rising = _warmed_up(step, hyper)
+    # Whole updates: an x that is not exactly 0 at the start of the decay would have a large square root.
+    end = jnp.asarray(hyper.decay_steps, jnp.float32)
+    length = jnp.maximum(jnp.round(hyper.decay_fraction * end), 1.0)
+    done = jnp.clip((step - (end - length)) / length, 0.0, 1.0)
+    left = 1.0 - jnp.power(done, hyper.decay_power)
+    return peak * rising * (hyper.end_fraction + (1.0 - hyper.end_fraction) * left)
+
+
 def _decaying(step: Array, hyper: Hyper, decay: Callable[[Array], Array]) -> Array:
     peak, warmup, rising = _warmed_up(step, hyper)
     done = jnp.clip((step - warmup) / jnp.maximum(hyper.decay_steps - warmup, 1.0), 0.0, 1.0)
@@ -61,6 +76,7 @@ SCHEDULES: Registry[Schedule] = Functions(
         "inverse_sqrt": _inverse_sqrt,
         "cosine": _cosine,
         "linear": _linear,
+        "wsd": _wsd,
         "constant": _constant,
         "none": _none,
     },
