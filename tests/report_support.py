@@ -5,6 +5,8 @@ import itertools
 import math
 from pathlib import Path
 
+from log_support import log_of
+
 from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.metrics_file import digest
 from transformer_jax.sweeps.contrasts import Term, difference_by_seed
@@ -14,7 +16,6 @@ from transformer_jax.sweeps.statistics import mean_difference
 from transformer_jax.sweeps.study import Axis, load_study
 from transformer_jax.sweeps.study_json import declaration_of
 from transformer_jax.sweeps.trials import Trial, grid
-from transformer_jax.training.metric_log import MetricLog
 
 BASELINE = """
 from transformer_jax.config import *
@@ -67,7 +68,7 @@ def write_trial(trial: Trial, metrics, folder: Path, index: int, status: str | N
     with open_workdir(folder, trial.config.to_dict()) as opened:
         opened.write_config()
     steps = range(10, 60 if status == "finished" else 40, 10)
-    with MetricLog(folder, 0) as log:
+    with log_of(folder, 0) as log:
         for step in steps:
             loss = 3 / step + metrics_of(index, trial.seed)["test/loss"]
             log.write(step, "train", {"loss": loss, "gradient_norm": 1 + index / step, "seconds": 1.5})

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+from log_support import fill_disk
 from run_support import (
     ROOT,
     argv,
@@ -333,8 +334,7 @@ def test_no_room_for_metrics(folder, capsys, monkeypatch):
 
     def full_at_6(log, step, split, metrics):
         if step == 6:
-            log._file.close()
-            log._file = log._opened.enter_context(open("/dev/full", "w"))  # noqa: SIM115
+            fill_disk(log, "jsonl")
         write(log, step, split, metrics)
 
     monkeypatch.setattr(MetricLog, "write", full_at_6)

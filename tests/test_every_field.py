@@ -367,6 +367,14 @@ def store_arguments(corpus, **fields):
     return seen
 
 
+def log_files(corpus, **fields):
+    """Return the names in the work directory of a run with an open log."""
+    folder = corpus / fields["trackers"]
+    folder.mkdir()
+    with MetricLog(ExperimentConfig(training=TrainingConfig(**fields)).resolved(), folder, 0):
+        return sorted(path.name for path in folder.iterdir())
+
+
 def static(corpus, **fields):
     return split_config(ExperimentConfig(training=TrainingConfig(**fields)).resolved())[0]
 
@@ -380,6 +388,7 @@ TRAINING = {
     "keep_last": (store_arguments, 3, 4),
     "keep_best": (store_arguments, 1, 2),
     "best_metric": (store_arguments, "loss", "sacrebleu"),
+    "trackers": (log_files, "jsonl", "jsonl,tensorboard"),
     "accumulation_steps": (static, 1, 2),
     "loss_chunks": (static, 1, 2),
 }

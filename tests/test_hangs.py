@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from log_support import log_of
 from report_support import write_workdir
 
 from transformer_jax.checkpoints.store import CheckpointStore
@@ -30,7 +31,6 @@ from transformer_jax.errors import UserError
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.results import RESULT, SPEC, held
 from transformer_jax.sweeps.study import load_study
-from transformer_jax.training.metric_log import MetricLog
 
 SECONDS = 20
 
@@ -65,7 +65,7 @@ def open_output(folder: Path) -> None:
 
 
 def open_log(folder: Path) -> None:
-    with MetricLog(folder, 0) as log:
+    with log_of(folder, 0) as log:
         log.write(1, "train", {"loss": 1.0})
 
 

@@ -18,8 +18,9 @@ MODEL = BASE | {"nn", "models"}
 TASKS = MODEL | {"decoding", "data", "tasks"}
 SERVICES = TASKS | {"parallel", "checkpoints"}
 HOMES = {"metrics_file"}
+TRACKED = HOMES | {"trackers"}
 PROGRAM = {"builtin", "config_file"}  # for modules that start processes
-RUNS = SERVICES | HOMES | {"training", "evaluation"}
+RUNS = SERVICES | TRACKED | {"training", "evaluation"}
 
 # The other parts that each part may import. Add a new part here, at its place in the order.
 ALLOWED = {
@@ -42,8 +43,9 @@ ALLOWED = {
     "checkpoints": BASE,
     "tasks": MODEL | {"decoding", "data"},
     "convert": SERVICES | HOMES,
-    "training": SERVICES | HOMES,  # receives an `evaluate` callable
-    "evaluation": SERVICES | HOMES | {"training"},  # asks which weights of a state are scored
+    "trackers": BASE | HOMES | {"checkpoints"},
+    "training": SERVICES | TRACKED,  # receives an `evaluate` callable
+    "evaluation": SERVICES | TRACKED | {"training"},  # asks which weights of a state are scored
     "inspection": RUNS,  # draws the training schedule, translates sentences for its pictures
     "fitting": RUNS,  # reads files and the tokenizer of a checkpoint, for the generic configs
     "sweeps": RUNS | PROGRAM,

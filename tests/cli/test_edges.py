@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from log_support import log_of
 from run_support import ROOT, write_corpus
 
 from transformer_jax.checkpoints import workdir
@@ -15,7 +16,6 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.host.terminal import printable
 from transformer_jax.metrics_file import read_lines
 from transformer_jax.sweeps.results import read_result, read_spec
-from transformer_jax.training.metric_log import MetricLog
 
 INSPECT = ["inspect", "--config=quickstart"]
 LONG = "x" * 300
@@ -95,7 +95,7 @@ def test_a_corpus_file_that_never_ends(here, capsys, kind):
     [
         ("tokenizer.model", read_tokenizer, DataError),
         ("metrics.jsonl", read_lines, DataError),
-        ("metrics.jsonl", lambda file: MetricLog(file.parent, 1), CheckpointError),
+        ("metrics.jsonl", lambda file: log_of(file.parent, 1), CheckpointError),
         ("config.json", lambda file: workdir.read_stored_config(file.parent), CheckpointError),
         ("trial.json", lambda file: read_spec(file.parent), DataError),
         ("result.json", lambda file: read_result(file.parent), DataError),

@@ -6,12 +6,12 @@ import re
 import struct
 
 import pytest
+from log_support import fill_disk, log_of
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import RecordWriter
 
 from transformer_jax.errors import CheckpointError
 from transformer_jax.metrics_file import CLOCK_FIELDS, format_line, read_lines
-from transformer_jax.training.metric_log import MetricLog
 
 
 def written(folder):
@@ -36,7 +36,7 @@ def scalars(folder):
 
 
 def test_lines_are_appended_as_they_come(tmp_path):
-    with MetricLog(tmp_path, 0) as log:
+    with log_of(tmp_path, 0) as log:
         log.write(1, "train", {"loss": 2.5, "tokens": 7})
         assert written(tmp_path) == [{"step": 1, "split": "train", "loss": 2.5, "tokens": 7}]
         assert scalars(tmp_path) == [(1, "train/loss", 2.5), (1, "train/tokens", 7.0)]
@@ -45,14 +45,14 @@ def test_lines_are_appended_as_they_come(tmp_path):
 
 
 def test_numbers_come_back_exactly(tmp_path):
-    with MetricLog(tmp_path, 0) as log:
+    with log_of(tmp_path, 0) as log:
         log.write(1, "train", {"loss": 1 / 3, "tiny": 5e-324})
     assert written(tmp_path) == [{"step": 1, "split": "train", "loss": 1 / 3, "tiny": 5e-324}]
 
 
 def test_only_numbers_become_scalars(tmp_path):
     metrics = {"loss": 1.0, "signature": "nrefs:1", "families": {"dates": {"pairs": 3}}}
-    with MetricLog(tmp_path, 0) as log:
+    with log_of(tmp_path, 0) as log:
         log.write(1, "valid", metrics)
     assert written(tmp_path) == [{"step": 1, "split": "valid", **metrics}]
     assert scalars(tmp_path) == [(1, "valid/loss", 1.0)]
@@ -60,10 +60,10 @@ def test_only_numbers_become_scalars(tmp_path):
 
 @pytest.mark.parametrize(("step", "kept"), [(0, []), (5, [3, 4]), (8, [3, 4, 6, 8, 8]), (9, [3, 4, 6, 8, 8])])
 def test_a_resumed_run_cuts_off_the_lines_after_its_step(tmp_path, step, kept):
-    with MetricLog(tmp_path, 0) as log:
+    with log_of(tmp_path, 0) as log:
         for each in (3, 4, 6, 8, 8):
             log.write(each, "train", {"loss": float(each)})
-    with MetricLog(tmp_path, step) as log:
+    with log_of(tmp_path, step) as log:
         assert [line["step"] for line in written(tmp_path)] == kept
         log.write(10, "train", {"loss": 0.0})
     assert [line["step"] for line in written(tmp_path)] == [*kept, 10]
@@ -73,12 +73,12 @@ def test_a_resumed_run_cuts_off_the_lines_after_its_step(tmp_path, step, kept):
 def test_an_incomplete_last_line_is_dropped_and_a_damaged_one_is_named(tmp_path, rest, caplog):
     good, new = format_line(3, "train", {}), format_line(6, "train", {})
     (tmp_path / "metrics.jsonl").write_text(good + rest)
-    with MetricLog(tmp_path, 5) as log:
+    with log_of(tmp_path, 5) as log:
         log.write(6, "train", {})
     assert (tmp_path / "metrics.jsonl").read_text() == good + new
     assert not caplog.records
     (tmp_path / "metrics.jsonl").write_text(good + rest + "\n" + new)
-    with MetricLog(tmp_path, 6):
+    with log_of(tmp_path, 6):
         pass
     assert (tmp_path / "metrics.jsonl").read_text() == good + format_line(3, "damaged", {"lines": 1}) + new
     assert "metrics.jsonl: damaged lines were removed: 2" in caplog.text
@@ -87,7 +87,7 @@ def test_an_incomplete_last_line_is_dropped_and_a_damaged_one_is_named(tmp_path,
 def test_tensorboard_hides_the_steps_that_are_repeated(tmp_path):
     """By a SessionLog event in its own file, as TensorBoard's writers do."""
     for step in (0, 5):
-        with MetricLog(tmp_path, step) as log:
+        with log_of(tmp_path, step) as log:
             log.write(step + 3, "train", {"loss": float(step)})
     first, second = events_of(tmp_path)[:3], events_of(tmp_path)[3:]
     for step, (version, session, scalar) in ((0, first), (5, second)):
@@ -98,7 +98,7 @@ def test_tensorboard_hides_the_steps_that_are_repeated(tmp_path):
 
 
 def test_records_have_the_framing_of_tensorboardx(tmp_path):
-    with MetricLog(tmp_path, 0) as log:
+    with log_of(tmp_path, 0) as log:
         log.write(1, "train", {"loss": 2.5})
     reference = RecordWriter(str(tmp_path / "reference"))
     for event in events_of(tmp_path):
@@ -110,10 +110,9 @@ def test_records_have_the_framing_of_tensorboardx(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
 def test_a_full_disk_is_one_clear_error(tmp_path):
-    log = MetricLog(tmp_path, 0)
+    log = log_of(tmp_path, 0)
     log.write(1, "train", {"loss": 1.0})
-    log._file.close()
-    log._file = log._opened.enter_context(open("/dev/full", "w"))  # noqa: SIM115
+    fill_disk(log, "jsonl")
     message = f"{tmp_path / 'metrics.jsonl'}: could not be written: {os.strerror(errno.ENOSPC)}"
     with pytest.raises(CheckpointError, match=re.escape(message)), log:
         log.write(2, "train", {"loss": 1.0})  # leaving the block raises no second error
@@ -122,9 +121,8 @@ def test_a_full_disk_is_one_clear_error(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
 def test_a_full_disk_stops_tensorboard_too(tmp_path):
-    log = MetricLog(tmp_path, 0)
-    log._events._file.close()
-    log._events._file = open("/dev/full", "wb")  # noqa: SIM115
+    log = log_of(tmp_path, 0)
+    fill_disk(log, "tensorboard")
     with pytest.raises(CheckpointError, match=r"tensorboard/events.*: could not be written: No space left"), log:
         log.write(2, "train", {"loss": 1.0})
 
@@ -132,11 +130,11 @@ def test_a_full_disk_stops_tensorboard_too(tmp_path):
 def test_a_file_in_place_of_the_folder_is_named(tmp_path):
     (tmp_path / "metrics.jsonl").mkdir()
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl: .*Is a directory"):
-        MetricLog(tmp_path, 0)
+        log_of(tmp_path, 0)
     (tmp_path / "metrics.jsonl").rmdir()
     (tmp_path / "tensorboard").touch()
     with pytest.raises(CheckpointError, match=r"tensorboard: .*File exists"):
-        MetricLog(tmp_path, 0)
+        log_of(tmp_path, 0)
 
 
 def test_clock_fields_are_those_that_the_loop_measures():

@@ -9,6 +9,7 @@ import signal
 import numpy as np
 import pytest
 from data_support import prepared
+from log_support import log_of
 from run_support import (
     TOTAL,
     assert_same_run,
@@ -29,7 +30,6 @@ from transformer_jax.host.files import with_checksum
 from transformer_jax.metrics_file import digest, format_line
 from transformer_jax.tasks.batches.of_split import training_batches
 from transformer_jax.training import loop, set_up
-from transformer_jax.training.metric_log import MetricLog
 from transformer_jax.training.resume import warn_of_lost_lines
 
 
@@ -77,12 +77,12 @@ LINES = [(3, "train", {"loss": 2.0}), (4, "valid", {"loss": 1.5}), (6, "train", 
     ],
 )
 def test_a_log_is_compared_with_the_digest_in_the_checkpoint(tmp_path, caplog, lines, is_named):
-    with MetricLog(tmp_path, 0) as log:
+    with log_of(tmp_path, 0) as log:
         assert log.digest() == ""
         for line in LINES[:3]:
             log.write(*line)
         record = {"log_sha256": log.digest()}
-    with MetricLog(tmp_path, 6) as log:  # a resumed run continues the digest
+    with log_of(tmp_path, 6) as log:  # a resumed run continues the digest
         assert log.digest() == record["log_sha256"] == digest(tmp_path / "metrics.jsonl")
     (tmp_path / "metrics.jsonl").write_text("".join(format_line(*line) for line in lines))
     warn_of_lost_lines(tmp_path, record, 6)

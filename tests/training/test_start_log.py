@@ -8,8 +8,9 @@ import time
 import pytest
 from run_support import metric_lines, trained_folder
 
+from transformer_jax.host.origin import git_state, masked
 from transformer_jax.training import start_log
-from transformer_jax.training.start_log import STARTS, git_state, masked, record_start
+from transformer_jax.training.start_log import STARTS, record_start
 
 FLAGS = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
 

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
+STUDY, TRIALS = "study.json", "trials"
+"""Of the work directory of a sweep: SWEEP/study.json, SWEEP/trials/TRIAL."""
 LOCK = ".lock"
 FLAG = "--allow_config_change"
 
@@ -137,6 +139,12 @@ def open_workdir(
         workdir.close()
         raise
     return workdir
+
+
+def sweep_of(workdir: Path) -> Path | None:
+    """Return the work directory of the sweep, or of a stage of it, that has a run as a trial; None for other runs."""
+    sweep = workdir.parent.parent
+    return sweep if workdir.parent.name == TRIALS and (sweep / STUDY).is_file() else None
 
 
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> dict[str, str]:

@@ -59,6 +59,7 @@ def run(arguments: Arguments) -> int:
     from transformer_jax.sweeps.report.style_file import read_style
     from transformer_jax.sweeps.report.summary import summarise, summary_json
     from transformer_jax.sweeps.report.write import write_report
+    from transformer_jax.trackers.results import track_report
 
     study = study_folder(values.study) if values.study else None
     if values.results:
@@ -68,7 +69,11 @@ def run(arguments: Arguments) -> int:
     if values.style:
         results = dataclasses.replace(results, style=read_style(Path(values.style), results))
     rows, found = summarise(results), effects(results)
-    written = write_report(results, rows, found, Path(values.output) if values.output else output)
+    output = Path(values.output) if values.output else output
+    written = write_report(results, rows, found, output)
+    if values.workdir:
+        config = results.trials[0].trial.config
+        track_report(config, Path(values.workdir), {path.relative_to(output).as_posix(): path for path in written})
     text = f"{answered(results, rows, found)}\n\n{tables(results, rows, found)}"
     print(summary_json(rows, found, ascii=True) if values.json else text)
     print("\n".join(map(str, written)), file=sys.stderr)

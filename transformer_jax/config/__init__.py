@@ -66,6 +66,7 @@ from transformer_jax.config.training import (
     TrainingConfig,
     parse_freeze,
     parse_multipliers,
+    parse_trackers,
 )
 
 __all__ = [
@@ -116,6 +117,7 @@ __all__ = [
     "parse_ids",
     "parse_kinds",
     "parse_multipliers",
+    "parse_trackers",
     "per_layer_fields",
     "problems_of",
     "section_class",

@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, field, number, rate
+from transformer_jax.config.fields import Choices, DerivedFloat, DerivedInt, choice, field, number, rate
 from transformer_jax.config.model import TRANSFORMERS
 from transformer_jax.config.patterns import check_pattern
+from transformer_jax.config.similar_names import nearest
 from transformer_jax.config.task import SOURCE_TO_TARGET
 
 MAX_STEPS = 2**31 - 1  # steps are counted in int32
@@ -24,6 +25,8 @@ _LANGUAGE_MODEL = {"task.name": ("language_model",)}
 _OVER_VOCABULARY = {"task.name": (*SOURCE_TO_TARGET, "language_model", "masked_lm", "span_corruption", "denoising")}
 _WITH_EXPERTS = {"model.feed_forward": ("experts",)}
 _JIT = {"parallel.launcher": ("jit",)}
+_TRACKERS = Choices("transformer_jax.trackers.tracker:TRACKERS")
+_RECORD = "jsonl"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -320,13 +323,38 @@ class TrainingConfig:
     best_metric: str = field(
         "loss", "validation metric that ranks checkpoints; tasks/task.py. Some metrics decode at every validation"
     )
+    trackers: str = field(
+        "jsonl,tensorboard",
+        "where metrics are logged, separated by commas: jsonl, and any others of trackers/tracker.py",
+        bookkeeping=True,
+    )
 
     def problems(self) -> Iterator[str]:
+        try:
+            parse_trackers(self.trackers)
+        except ValueError as error:
+            yield f"trackers={self.trackers!r}: {error}"
         for name in ("new_head", "new_parameters"):
             if getattr(self, name) and not self.init_from:
                 yield f"{name}=True has no effect without init_from, because all parameters are new anyway"
         if self.new_head and self.new_parameters:
             yield "new_head=True has no effect with new_parameters=True, because all parameters are new anyway"
+
+
+def parse_trackers(text: str) -> tuple[str, ...]:
+    """Return the names of `training.trackers`.
+
+    Raises: ValueError, whose text says why, for an unknown or repeated name, or if the record of the run is missing.
+    """
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in _TRACKERS:
+            raise ValueError(f"'{name}': expected some of {', '.join(_TRACKERS)}{nearest(name, _TRACKERS)}")
+    if len(set(names)) < len(names):
+        raise ValueError("expected every tracker once")
+    if _RECORD not in names:
+        raise ValueError(f"expected {_RECORD} too: resuming, sweeps and reports read metrics.jsonl")
+    return names
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,7 @@ from transformer_jax.host.terminal import doing, say
 from transformer_jax.readers import parse_json, read_bytes
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.tasks.trained.lines import NOT_FINITE, ONE_TEXT, on_one_line
+from transformer_jax.trackers.results import track_scores
 from transformer_jax.training.extras import RAW
 from transformer_jax.typing import Params
 
@@ -59,6 +60,8 @@ def evaluate(
     weights: str = "scored",
 ) -> dict[str, dict[str, Any]]:
     """Score a checkpoint on splits of its corpus, or on other files; print a table and write SPLIT.json for each split.
+
+    The trackers of its config get the scores too.
 
     Args:
       splits: names; None means all but the training split.
@@ -99,6 +102,9 @@ def evaluate(
     _tell({name: results[name] for name in names}, scorer.loaded.config.data.max_length)
     for each in scorers.values():
         _name_files(names, each.folder)
+    tracked = {suffix: f"_{RAW}" if suffix or is_raw else "" for suffix in scorers}
+    scores = {name + end: results[name + suffix] for name in names for suffix, end in tracked.items()}
+    track_scores(scorer.loaded.config, scorer.loaded.workdir, scorer.loaded.steps[-1], scores)
     return results
 
 

@@ -11,7 +11,7 @@ import math
 import os
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -66,12 +66,19 @@ def replace_file(file: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def naming_errors(path: Path) -> Generator[None]:
+    """Return a context that turns an OSError into a CheckpointError, which names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: could not be written: {error.strerror}") from error
+
+
 def write_atomically(file: Path, data: bytes) -> None:
     """Replace a file as `replace_file` does; raises CheckpointError, which names the file, if it cannot be written."""
-    try:
+    with naming_errors(file):
         replace_file(file, data)
-    except OSError as error:
-        raise CheckpointError(f"{file}: could not be written: {error.strerror}") from error
 
 
 def check_path_is_text(path: Path) -> None:

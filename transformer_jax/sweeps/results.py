@@ -23,6 +23,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from transformer_jax.checkpoints.workdir import STUDY
 from transformer_jax.config import ExperimentConfig, is_rounding, nearest, walk
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.host.files import (
@@ -41,7 +42,6 @@ from transformer_jax.sweeps.trials import TRIALS, Trial, variant_name
 from transformer_jax.sweeps.tuning import TUNING, check_alike
 from transformer_jax.trust import UntrustedError, reading
 
-STUDY = "study.json"
 SPEC, RESULT, OUTPUT, LOCK = "trial.json", "result.json", "output.txt", ".worker_lock"
 PRUNED = "pruned.txt"
 ASKED, _ASKED = "asked_first", ("contrasts", "metrics", "precision", "tuned")

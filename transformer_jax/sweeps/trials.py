@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from transformer_jax.checkpoints.workdir import TRIALS
 from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentConfig, walk
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
@@ -17,8 +18,8 @@ from transformer_jax.sweeps.equal_sizes import size_for
 from transformer_jax.sweeps.study import INIT_FROM, SEED, STEPS, Axis, Range, Study, merged
 from transformer_jax.tasks.task import best_metric
 
-TRIALS, PRETRAINING = "trials", "pretraining"
-"""Folders in the work directory of a study: of its trials, and the work directory of its pretraining."""
+PRETRAINING = "pretraining"
+"""Folder in the work directory of a study: the work directory of its pretraining."""
 
 
 @dataclasses.dataclass(frozen=True)

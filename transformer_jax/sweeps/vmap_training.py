@@ -114,7 +114,7 @@ def _train(
     sessions = []
     for member, of_member in zip(members, parts, strict=True):
         claim(member.directory, member.start.record, step)
-        log = opened.enter_context(MetricLog(member.directory.path, step))
+        log = opened.enter_context(MetricLog(member.config, member.directory.path, step))
         sessions.append(TrainingSession(of_member, log, Progress(step, total, unit, shown=False), member.start.record))
     stepper = _stepper(members, axis)
     del members, first, member

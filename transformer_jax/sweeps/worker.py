@@ -174,6 +174,7 @@ def _numbers(folder: Path, spec: Spec, trained: Path, outcome: TrainResult | Non
     Raises: DataError if a metric of the study is not among them.
     """
     from transformer_jax.evaluation.table import print_table
+    from transformer_jax.trackers.results import track_scores
 
     log = metrics_file.read_lines(trained / metrics_file.NAME)
     lines = [line for line in log if line["split"] == "train"]
@@ -187,6 +188,7 @@ def _numbers(folder: Path, spec: Spec, trained: Path, outcome: TrainResult | Non
     scores = {split: scorer.score(split) for split in splits if split in known}
     if scores:
         print_table(scores, scorer.evaluator.task.metrics)
+        track_scores(spec.trial.config, folder, scorer.loaded.steps[-1], scores)
     if spec.examples:
         write_examples(folder, scorer, spec.metrics, scores)
     numbers |= {f"{split}/{name}": value for split, metrics in scores.items() for name, value in metrics.items()}

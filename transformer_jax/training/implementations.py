@@ -13,6 +13,7 @@ from transformer_jax.nn.attention_kernels import choose
 from transformer_jax.nn.recurrent_kernels import cudnn_refusal, uses_cudnn
 from transformer_jax.parallel.launchers import mesh_sizes
 from transformer_jax.tasks.outside_errors import errors_from_outside, objects_from_outside
+from transformer_jax.trackers.tracker import check_trackers
 from transformer_jax.training.hyper import SplitConfig
 from transformer_jax.training.state import state_shapes
 from transformer_jax.training.step import make_train_step
@@ -20,7 +21,7 @@ from transformer_jax.training.stepper import TrialAxis
 
 
 def check_implementations(config: ExperimentConfig, axis: TrialAxis | None = None) -> None:
-    """Raise ConfigError early if an implementation of attention or of recurrent layers cannot be used.
+    """Raise ConfigError early if an implementation of attention or of recurrent layers, or a tracker, cannot be used.
 
     Tracing would raise it later, or compile a step that every device computes as a whole.
 
@@ -32,6 +33,7 @@ def check_implementations(config: ExperimentConfig, axis: TrialAxis | None = Non
     for kind in ("any",) if packed or config.task.prefix != "none" else kinds:
         choose(config.model, kind)
     trains_with_cudnn(config, axis)
+    check_trackers(config)
 
 
 def trains_with_cudnn(config: ExperimentConfig, axis: TrialAxis | None = None) -> bool:

@@ -109,7 +109,8 @@ def _check_trees(store: CheckpointStore, step: int | None, extra: Mapping[str, A
             raise ConfigError(
                 f"{checkpoint.directory}: was trained {was} {kind.field}, so it {has} the arrays of `{EXTRA}/{name}`; "
                 f"{kind.field} cannot be turned on or off at a resume. Resume with its value in {CONFIG}, or start a "
-                f"new run in another --workdir from these weights, with --config.training.init_from={store.directory}"
+                "new run in another --workdir from these weights, with --config.training.init_from="
+                f"{checkpoint.directory}"
             )
 
 

@@ -53,7 +53,7 @@ def train(
             say_once(f"{directory.path}: nothing to do, {why}")
             return TrainResult(step, "finished", record["metrics"], Trained(prepared.state.evaluated, parts.data))
         claim(directory, record, step)
-        with MetricLog(directory.path, step) if is_primary() else NoLog() as log, parts.store:
+        with MetricLog(config, directory.path, step) if is_primary() else NoLog() as log, parts.store:
             unit = TASKS[config.task.name].unit
             progress = Progress(step, parts.config.num_train_steps, unit, is_primary())
             session = TrainingSession(parts, log, progress, record)

@@ -5,86 +5,23 @@ No command reads the file. The environment is not stored, and passwords in the c
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import functools
 import logging
-import re
-import shlex
-import subprocess
-import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from transformer_jax.host.files import json_text, open_own_file
-from transformer_jax.host.versions import library_versions
+from transformer_jax.host.origin import origin
 
 STARTS = "starts.jsonl"
-_SECONDS = 2.0  # for all questions to git together
-_HIDDEN = "***"
-_SECRETS = (
-    re.compile(r"(://[^/\s:@]*:)\S*(?=@)"),  # USER:PASSWORD@HOST
-    re.compile(r"(https?://)[^/\s:@]+(?=@)"),  # TOKEN@HOST
-    re.compile(r"(?i)((?:password|passwd|secret|api_?key)=)[^\s&]+"),
-)
 logger = logging.getLogger(__name__)
 
 
 def record_start(workdir: Path, step: int) -> None:
     """Append the line of a start at a step; a file that cannot be written is only named in a warning."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    line = json_text({"time": now, "step": step, **_origin(tuple(sys.argv), Path.cwd())})
+    line = json_text({"time": now, "step": step, **origin()})
     try:
         with open_own_file(workdir / STARTS) as file:
             file.write(f"{line}\n".encode(errors="replace"))
     except OSError as error:
         logger.warning("%s: cannot be written, and is not needed: %s", workdir / STARTS, error.strerror)
-
-
-def masked(words: Sequence[str]) -> str:
-    """Return a command line in which passwords are replaced by `***`."""
-    shown = []
-    for word in words:
-        for secret in _SECRETS:
-            word = secret.sub(rf"\g<1>{_HIDDEN}", word)
-        shown.append(word)
-    return shlex.join(shown)
-
-
-@functools.cache  # trials that train together start together
-def _origin(words: tuple[str, ...], folder: Path) -> dict[str, Any]:
-    package, until = Path(__file__).resolve().parent.parent, time.monotonic() + _SECONDS
-    is_checkout = (package.parent / ".git").exists()
-    return {
-        "command": masked(words),
-        "version": library_versions()["transformer_jax"],
-        "package": git_state(package, until - time.monotonic()) if is_checkout else None,
-        "folder": git_state(folder, until - time.monotonic()),
-    }
-
-
-def git_state(folder: Path, seconds: float = _SECONDS) -> dict[str, Any] | None:
-    """Return commit, branch and whether tracked files have uncommitted changes, of the repository around a folder.
-
-    A repository without a commit has the commit None, and one without a branch the branch None.
-
-    Returns: None if there is no repository or no git, or git has not answered in time.
-    """
-    # Without fsmonitor, which is a program that the repository names, and without a lock that other commands wait for.
-    asked = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(folder), "status"]
-    flags = ["--porcelain=v2", "--branch", "--untracked-files=no"]
-    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        found = subprocess.run(
-            [*asked, *flags], stdin=subprocess.DEVNULL, capture_output=True, timeout=max(seconds, 0.01), check=True
-        )
-        lines = found.stdout.decode(errors="replace").splitlines()
-        named = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
-        commit, branch = named.get("branch.oid"), named.get("branch.head")
-        return {
-            "commit": None if commit == "(initial)" else commit,
-            "branch": None if branch == "(detached)" else branch,
-            "has_changes": any(not line.startswith("#") for line in lines),
-        }
-    return None

@@ -7,6 +7,7 @@ import shutil
 
 import matplotlib
 import pytest
+from log_support import log_of
 from matplotlib.figure import Figure
 from report_support import DIVERGED, NAMES, STUDY, write_study, write_workdir
 
@@ -25,7 +26,6 @@ from transformer_jax.sweeps.report.summary import summarise, summary_records
 from transformer_jax.sweeps.report.write import write_report
 from transformer_jax.sweeps.results import RESULT, SPEC, TRIALS
 from transformer_jax.sweeps.results import STUDY as RECORD
-from transformer_jax.training.metric_log import MetricLog
 
 
 @pytest.fixture(scope="module")
@@ -367,7 +367,7 @@ def test_a_changed_number_in_a_file_of_a_trial_is_found(tmp_path, name):
 def test_the_cost_of_training_is_that_of_all_lines_so_far(workdir, folder):
     """Between lines it is linear; after the last line it is not known."""
     trial = collect(workdir, folder).trials[0]
-    with MetricLog(trial.folder, 0) as log:
+    with log_of(trial.folder, 0) as log:
         for step, flops in ((10, 100), (20, 300)):
             log.write(step, "train", {"loss": 1.0, "flops": flops})
     change(trial.folder / RESULT, steps=20, log_sha256="")

@@ -1,0 +1,89 @@
+"""A tracker that cannot disturb the run: in a thread of its own, and its failure is one warning."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.host.terminal import doing
+from transformer_jax.trackers.tracker import TRACKERS, Job, TrackedRun, Tracker, check_package
+
+FINISH_SECONDS = 120.0
+"""Longest time that a finished run waits for a tracker, such as for an upload."""
+
+_STILL: Mapping[Job, str] = {
+    "train": "Training is not affected, and metrics.jsonl has every line. A later start of this training catches up",
+    "evaluate": "The scores are complete in the folder evaluation",
+    "report": "The report is complete",
+}
+_LONGEST = 600  # characters of an error
+logger = logging.getLogger(__name__)
+
+
+class Guarded:
+    """A tracker whose calls are made later, in order, by a thread.
+
+    After an exception it gets no more calls.
+    """
+
+    def __init__(self, name: str, run: TrackedRun) -> None:
+        """Args: name: in the table `TRACKERS`. The tracker is opened in the thread too."""
+        self._name, self._run = name, run
+        self._calls: queue.SimpleQueue[Callable[[Tracker], object] | None] = queue.SimpleQueue()
+        self._failed = False
+        self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
+        self._thread.start()
+
+    def start(self, step: int, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Have the tracker cut after a step, and give it those of the earlier lines that it lacks."""
+
+        def catch_up(tracker: Tracker) -> None:
+            last = tracker.cut(step)
+            for line in lines:
+                if line["step"] > last:
+                    metrics = {name: value for name, value in line.items() if name not in ("step", "split")}
+                    tracker.write(line["step"], line["split"], metrics)
+
+        self._calls.put(catch_up)
+
+    def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        line = dict(metrics)
+        self._calls.put(lambda tracker: tracker.write(step, split, line))
+
+    def attach(self, file: Path, name: str) -> None:
+        self._calls.put(lambda tracker: tracker.attach(file, name))
+
+    def finish(self, failed: bool) -> None:
+        """Wait until the tracker has everything, for at most `FINISH_SECONDS`."""
+        self._calls.put(lambda tracker: tracker.finish(failed))
+        self._calls.put(None)
+        with doing(f"waiting for the tracker {self._name}"):
+            self._thread.join(FINISH_SECONDS)
+        if self._thread.is_alive():
+            self._failed = True  # the process may end in the middle of a call: no second warning
+            self._warn(f"it has not finished after {FINISH_SECONDS:.0f} s, and is not waited for")
+
+    def _work(self) -> None:
+        tracker: Tracker | None = None
+        try:
+            check_package(self._name)
+            tracker = TRACKERS.make(self._name, self._run)
+            while (call := self._calls.get()) is not None:
+                call(tracker)
+        except (Exception, SystemExit) as error:
+            if not self._failed:
+                self._warn(f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST]}")
+            if tracker is not None:
+                with contextlib.suppress(Exception, SystemExit):
+                    tracker.finish(True)
+
+    def _warn(self, why: str) -> None:
+        logger.warning(
+            "%s: the tracker %s gets nothing more from this process: %s. %s",
+            *(self._run.workdir, self._name, why, _STILL[self._run.job]),
+        )
