@@ -52,6 +52,7 @@ SMALL: dict[str, Any] = {
     "optimizer.clip_norm": 1.0,
     "optimizer.layer_decay": 0.9,
     "training.label_smoothing": 0.1,
+    "training.ema_decay": 0.3,
 }
 
 OF_TRANSFORMERS = ("num_heads", "mlp_dim", "attention_dropout_rate", "activation_dropout_rate")

@@ -4,16 +4,18 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import pytest
-from training_support import identical, small_config, uneven_batch
+from training_support import distance, identical, small_config, uneven_batch
 
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.models.architecture import parameter_axes
 from transformer_jax.parallel.launchers import make_launcher
+from transformer_jax.training.extras import AVERAGE, averaged
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
 from transformer_jax.training.step import make_train_step
-from transformer_jax.training.stepper import StackedStepper, over_trials, stacked
+from transformer_jax.training.stepper import StackedStepper, over_trials
 
 
 class WithoutExtra(NamedTuple):
@@ -28,22 +30,13 @@ CONFIG = small_config({"parallel.num_devices": 1})
 STATIC, HYPER = split(CONFIG)
 
 
-def averaging_step(state, batch, hyper):
-    """The training step, and an average of the parameters if the state has one."""
-    new, metrics = make_train_step(STATIC)(state, batch, hyper)
-    averages = jax.tree.map(lambda old, x: 0.75 * old + 0.25 * x, state.extra["copies"], new.params)
-    return new._replace(extra={"copies": averages}), metrics
-
-
 @functools.cache
 def launcher():
-    return make_launcher(CONFIG, averaging_step, parameter_axes(CONFIG.model))
+    return make_launcher(CONFIG, make_train_step(STATIC), parameter_axes(CONFIG.model))
 
 
 def start():
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    state = placed_state(STATIC, HYPER, device)
-    return state._replace(extra={"copies": jax.tree.map(lambda x: x.copy(), state.params)})
+    return placed_state(STATIC, HYPER, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
 
 
 def trained(state, first, last):
@@ -62,7 +55,7 @@ def test_an_extra_tree_is_kept_and_resumed_bit_for_bit(tmp_path):
         state = trained(start(), 0, 2)
         store.save(2, state, {}, {})
         expected = trained(state, 2, 4)
-    assert not identical(expected.extra["copies"], expected.params)
+    assert not identical(expected.extra[AVERAGE], expected.params)
     restored = store.restore(template).state
     assert isinstance(restored, TrainState)
     assert identical(trained(restored, 2, 4), expected)
@@ -70,29 +63,33 @@ def test_an_extra_tree_is_kept_and_resumed_bit_for_bit(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("axis", ["vmap", "map"])
-def test_every_trial_has_its_own_extra_tree(axis):
-    states = [start(), jax.tree.map(lambda x: x + 1, start())]
-    stepper = StackedStepper(over_trials(averaging_step, axis), states, [HYPER, HYPER])
+def test_every_trial_has_its_own_average_and_decay(axis):
+    """One program for two decays."""
+    states, hypers = [start(), jax.tree.map(lambda x: x + 1, start())], [HYPER, HYPER._replace(ema_decay=0.1)]
+    stepper = StackedStepper(over_trials(make_train_step(STATIC), axis), states, hypers)
     assert [identical(stepper.state_of(number), state) for number, state in enumerate(states)] == [True, True]
-    batches = stacked([uneven_batch(), uneven_batch()])
-    new, _ = jax.eval_shape(over_trials(averaging_step, axis), stacked(states), batches, stacked([HYPER, HYPER]))
-    shapes = [leaf.shape for leaf in jax.tree.leaves(new.extra)]
-    assert shapes == [(2, *leaf.shape) for leaf in jax.tree.leaves(states[0].params)]
+    stepper.step([uneven_batch(), uneven_batch()])
+    for number, share in enumerate((2 / 11, 0.1)):
+        new = stepper.state_of(number)
+        expected = averaged(states[number].params, new.params, jnp.float32(share))
+        assert distance(new.extra[AVERAGE], expected) < 1e-6
+        assert distance(new.extra[AVERAGE], new.params) > 1e-6
 
 
 def test_the_extra_tree_has_checksums(tmp_path):
     with CheckpointStore(tmp_path) as store:
         store.save(1, start(), {}, {})
     params = store.open(1).below("params")
-    assert store.open(1).below("extra") == {f"copies/{path}": leaf for path, leaf in params.items()}
+    assert store.open(1).below("extra") == {f"{AVERAGE}/{path}": leaf for path, leaf in params.items()}
     assert None not in {leaf.checksum for leaf in params.values()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("skip", [False, True])
-def test_the_step_returns_the_extra_tree_unchanged(skip):
+def test_the_step_returns_a_tree_of_another_name_unchanged(skip):
     static, hyper = split(small_config({"training.on_nonfinite": "skip"} if skip else {}))
     state = jax.eval_shape(start)
+    state = state._replace(extra={"copies": state.params})
     new, _ = jax.eval_shape(make_train_step(static), state, uneven_batch(), hyper)
     assert jax.tree.structure(new) == jax.tree.structure(state)
     jaxpr = jax.make_jaxpr(make_train_step(static))(state, uneven_batch(), hyper)
@@ -111,14 +108,15 @@ def _paths(tree):
 
 def test_a_state_without_extra_trees_is_stored_without_them(tmp_path):
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    state = placed_state(STATIC, HYPER, device)
+    off = split(small_config({"training.ema_decay": 0.0}))
+    state = placed_state(*off, device)
     with CheckpointStore(tmp_path / "before") as store:
         store.save(1, WithoutExtra(state.step, state.params, state.opt_state), {}, {})
-    restored = store.restore(state_template(STATIC, HYPER, device)).state
+    restored = store.restore(state_template(*off, device)).state
     assert identical(restored, state)
     assert restored.extra == {}
     # The other way round: so a new field of the state does not change the checkpoints of runs without it.
     with CheckpointStore(tmp_path / "now") as store:
         store.save(1, state, {}, {})
-    earlier = store.restore(WithoutExtra(*state_shapes(STATIC, HYPER)[:3])).state
+    earlier = store.restore(WithoutExtra(*state_shapes(*off)[:3])).state
     assert identical(tuple(earlier), (state.step, state.params, state.opt_state))

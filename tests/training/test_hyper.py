@@ -39,6 +39,7 @@ CHANGED: dict[str, tuple[str, float]] = {
     "training.label_smoothing": ("label_smoothing", 0.3),
     "training.balance_loss": ("balance_loss", 0.5),
     "training.router_z_loss": ("router_z_loss", 0.5),
+    "training.ema_decay": ("ema_decay", 0.1),
 }
 OF_LABELS = {
     "task.name": "classification",
@@ -227,7 +228,7 @@ def test_defaults_follow_other_fields():
 
 
 def run(hyper: Hyper, name: str = "") -> Any:
-    """Return the parameters after four updates, and the metrics of each; always from the same parameters.
+    """Return the scored parameters after four updates, and the metrics of each; always from the same parameters.
 
     Args:
       name: of the field whose small config is used.
@@ -237,7 +238,7 @@ def run(hyper: Hyper, name: str = "") -> Any:
     for seed in range(4):
         state, values = compiled_step(static)(state, uneven_batch(seed=seed), hyper)
         metrics.append(values)
-    return state.params, metrics
+    return state.evaluated, metrics
 
 
 @pytest.fixture(scope="module")
@@ -261,5 +262,6 @@ def test_a_new_value_changes_the_run_and_does_not_recompile(base_run, name):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((params, metrics)))
     assert not identical(params, base_run[0])
     # A value that acts before the first update shows in its metrics: the loss, or the learning rate itself.
-    at_once = not name.startswith("optimizer.") or name in ("optimizer.learning_rate", "optimizer.warmup_steps")
+    later = name.startswith("optimizer.") or name == "training.ema_decay"
+    at_once = not later or name in ("optimizer.learning_rate", "optimizer.warmup_steps")
     assert identical(metrics[0], base_run[1][0]) != at_once

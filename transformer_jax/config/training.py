@@ -296,6 +296,15 @@ class TrainingConfig:
         switch=True,
         read_by=_WITH_EXPERTS,
     )
+    ema_decay: float = number(
+        0.0,
+        "weights are scored as an exponential moving average that keeps this share of itself at an update, at most "
+        "(1 + t) / (10 + t) at update t; such as 0.999. 0 turns it off",
+        0.0,
+        below=1.0,
+        hyper=True,
+        switch=True,
+    )
     log_every_steps: int = number(100, "updates between two lines of metrics", 1, bookkeeping=True)
     eval_every_steps: int = number(
         1000, "updates between two validations, on the split `valid`", 1, bookkeeping={"training.patience": 0}

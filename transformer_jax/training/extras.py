@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float, Int
+
 from transformer_jax.checkpoints.checksums import by_path, tree_of
 from transformer_jax.checkpoints.store import EXTRA, PARAMS
 from transformer_jax.errors import CheckpointError
@@ -20,6 +24,27 @@ from transformer_jax.typing import Array, Params
 
 RAW = "raw"
 """The kind of the weights that the optimizer updates, where another tree has those that are scored."""
+
+
+AVERAGE = "average"
+"""Name of the exponential moving average of the weights, and of the running averages of norms."""
+
+
+def decay_at(number: Int[Array, ""], decay: Array | float) -> Float[Array, ""]:
+    """Return the share that the average keeps at update t = `number`, from 1: min(decay, (1 + t) / (10 + t)), [].
+
+    So it soon forgets the initial values. The rule is that of TensorFlow's `ExponentialMovingAverage`, `num_updates`.
+    """
+    return jnp.minimum(decay, (1 + number) / (10 + number))
+
+
+def averaged(average: Params, params: Params, decay: Float[Array, ""]) -> Params:
+    """Return decay * average + (1 - decay) * params, for every array.
+
+    It is computed as params + decay * (average - params). So the average of weights that never change, such as frozen
+    ones, equals them exactly.
+    """
+    return jax.tree.map(lambda old, new: new + decay * (old - new), average, params)
 
 
 class Update(NamedTuple):
@@ -52,6 +77,12 @@ class Extra(NamedTuple):
     weights: str = ""
 
 
+def _updated_average(average: Params, params: Params, update: Update) -> Params:
+    decay = update.hyper.ema_decay
+    assert decay is not None
+    return averaged(average, params, decay_at(update.number, decay))
+
+
 EXTRAS: dict[str, Extra] = {
     STATISTICS: Extra(
         is_on=lambda initial, hyper: bool(initial.running),
@@ -59,6 +90,14 @@ EXTRAS: dict[str, Extra] = {
         update=lambda running, params, update: updated_running(running, update.statistics),
         evaluated=with_running,
         field="model.norm=batchnorm",
+    ),
+    AVERAGE: Extra(
+        is_on=lambda initial, hyper: hyper.ema_decay is not None,
+        init=lambda params, initial: jax.tree.map(jnp.copy, params),
+        update=_updated_average,
+        evaluated=lambda params, average: average,
+        field="training.ema_decay",
+        weights="averaged",
     ),
 }
 """The trees by their names in `TrainState.extra`, in the order in which they are updated and evaluated."""

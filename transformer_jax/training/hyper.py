@@ -43,6 +43,7 @@ class Hyper(NamedTuple):
     label_smoothing: Array | float | None
     balance_loss: Array | float | None
     router_z_loss: Array | float | None
+    ema_decay: Array | float | None
     dropout: DropoutRates
     model: Mapping[str, Array | float | None] = {}
     """Fields of ModelConfig marked `hyper` that only this architecture reads, by name."""
