@@ -31,6 +31,7 @@ from transformer_jax.decoding.settings import Ends
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.nn.attention_kernels import choose
+from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.recurrent_kernels import uses_cudnn
 from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.tasks.batches.of_split import training_batches
@@ -141,7 +142,10 @@ def decode(field: str, value: str) -> None:
 
 def optimizer(field: str, value: str) -> None:
     hyper = split(ExperimentConfig().resolved())[1]._replace(weight_decay=0.1)
-    make_optimizer(OptimizerConfig(**{field: value}), hyper).init({"kernel": np.zeros(2, np.float32)})
+    params, axes = {"kernel": np.zeros((2, 2), np.float32)}, {"kernel": Axes(("emb",), ("mlp",))}
+    config = OptimizerConfig(**{"name": "muon" if field == "muon_scale" else "adam", field: value})
+    of = make_optimizer(config, hyper, axes=axes)
+    jax.eval_shape(of.update, params, of.init(params), params)
 
 
 # The code that reads a field, as a function of a temporary folder and the field's value.
@@ -185,7 +189,7 @@ USES = {
     "optimizer.schedule": lambda _, value: learning_rate(value, 1, split(ExperimentConfig().resolved())[1]),
     **{
         f"optimizer.{field}": lambda _, value, field=field: optimizer(field, value)
-        for field in ("name", "decay_mask", "momentum_dtype", "second_moment_dtype")
+        for field in ("name", "muon_scale", "decay_mask", "momentum_dtype", "second_moment_dtype")
     },
     "training.on_nonfinite": lambda _, value: split(changed("training.on_nonfinite", value)),
     "parallel.launcher": lambda _, value: make_launcher(changed("parallel.launcher", value), lambda *args: args, None),

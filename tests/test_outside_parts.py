@@ -422,7 +422,7 @@ BROKEN = "outside.broken_parts"
         ("model__position_encoding", "NO_BIAS", "bias: Empty lacks __call__"),
         ("model__norm_position", "NO_BEFORE", "module: Empty lacks before, after"),
         ("optimizer__name", "BROKEN", "has no 'BROKEN'"),
-        ("optimizer__name", "TANH", "expected a function of (static, hyper), got Activation"),
+        ("optimizer__name", "TANH", "expected a function of (static, hyper, axes), got Activation"),
         ("optimizer__schedule", "one_argument", "expected a function of (step, hyper): too many positional arguments"),
     ],
 )

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,16 @@ import jax
 import pytest
 
 from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.cli.inspect import inspection, subtotals
+from transformer_jax.cli.inspect import _print_tables, inspection, subtotals
 from transformer_jax.cli.main import main
-from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, ParallelConfig, TrainingConfig
+from transformer_jax.config import (
+    DataConfig,
+    ExperimentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    TrainingConfig,
+)
 from transformer_jax.models.architecture import ARCHITECTURES, Architecture
 from transformer_jax.nn import recurrent_kernels
 from transformer_jax.training import implementations
@@ -43,7 +51,7 @@ def test_counts_and_costs():
     attention, feed_forward, norm = 1088, 808, 32
     expected = 50 * 16 + (attention + feed_forward + 2 * norm) + 2 * (2 * attention + feed_forward + 3 * norm)
     assert report["num_parameters"] == expected == sum(leaf["count"] for leaf in report["parameters"])
-    assert {"path": "embedding/embedding", "shape": [50, 16], "count": 800} in report["parameters"]
+    assert {"path": "embedding/embedding", "shape": [50, 16], "count": 800, "rule": "adam"} in report["parameters"]
     # 500 // 20 = 25 rows, 24 of them a multiple of 8.
     assert report["batch"] == {"rows": 24, "widths": {"inputs": 20, "targets": 20}}
     assert report["flops_per_step"] == train_flops(config.model, 24, 20)
@@ -52,10 +60,11 @@ def test_counts_and_costs():
     assert report["memory"] == {
         "parameters": 4 * expected,
         "gradients": 4 * expected,
-        "adam_moments": 8 * expected,
+        "moments": 8 * expected,
         "activations_estimate": activations,
         "total_estimate": 16 * expected + activations,
     }
+    assert report["newton_schulz"] is None
     assert len(report["devices"]) == jax.device_count()
     assert ExperimentConfig.from_config_dict(report["config"]) == config
 
@@ -135,6 +144,30 @@ def test_memory_is_that_of_one_device_of_the_mesh():
     held = 50 * 16 // 8 + (attention + feed_forward + 2 * norm) + 2 * (2 * attention + feed_forward + 3 * norm)
     assert report["memory"]["parameters"] == 4 * held
     assert report["memory"]["activations_estimate"] == activation_bytes(small().model, 3, 20)
+
+
+def test_the_rule_of_every_parameter_and_the_operations_of_muon(capsys):
+    """Matrices of the trained layers have Muon: no moments for frozen ones, half of Adam's for the others."""
+    optimizer = OptimizerConfig(name="muon", freeze="embedding,encoder,decoder/layers:1")
+    report = inspection(small(optimizer=optimizer))
+    rules = {leaf["path"]: leaf["rule"] for leaf in report["parameters"]}
+    expected = {
+        path: "none" if path.startswith(("embedding", "encoder")) else "muon" if path.endswith("kernel") else "adam"
+        for path in rules
+    }
+    assert rules == expected
+    # Of the second layer of two: 8 maps of attention and 2 of the feed-forward network.
+    matrices = 8 * 16 * 16 + 2 * 16 * 24
+    vectors = 8 * 16 + 24 + 16 + 3 * 2 * 16
+    assert report["memory"]["moments"] == 4 * matrices + 8 * vectors
+    operations = 8 * 5 * (4 * 16**3 + 2 * 16**3) + 2 * 5 * (4 * 16 * 16 * 24 + 2 * 16**3)
+    assert report["newton_schulz"]["flops"] == operations
+    assert 0 < report["newton_schulz"]["share"] < operations / report["flops_per_step"]
+    _print_tables(report)
+    printed = capsys.readouterr().out
+    assert "Newton-Schulz per step" in printed
+    assert re.search(rf"update, muon +{2 * matrices:,} parameters in 10 arrays", printed)
+    assert len(re.findall(r"kernel +\S+ x .* muon", printed)) == 10
 
 
 def test_subtotals_of_every_module():
@@ -221,7 +254,7 @@ def test_bad_usage(capsys, argv, message):
 def test_the_compiler_s_memory_figure_includes_the_state_and_the_batch():
     report = inspection(small(), compile_step=True)
     memory = report["memory"]
-    state = memory["parameters"] + memory["adam_moments"]
+    state = memory["parameters"] + memory["moments"]
     batch = 24 * 20 * (3 * 4 + 4 + 1)  # inputs, targets and decoder inputs; weights; a mask of bytes
     assert abs(memory["compiled_state_and_batch"] - state - batch) < 100  # the hyperparameters
     assert memory["compiled_total"] >= memory["compiled_state_and_batch"] + memory["compiled_work_space"]

@@ -43,7 +43,7 @@ def one_argument(step):
     return step
 
 
-def no_rule(static, hyper):
+def no_rule(static, hyper, axes):
     return {"adam": 1}
 
 

@@ -154,11 +154,12 @@ def compared(step: str, state: TrainState, output: Any, expected: OneDevice, ind
     """Return how far the index-th step is from that of one device."""
     expected_state, expected_output = expected.states[index + 1], expected.outputs[index]
     if step == "train":
-        [moments], [expected_moments] = (
-            [part.mu for part in s.opt_state if hasattr(part, "mu")] for s in (state, expected_state)
-        )
+        before = kernels(expected.states[index].params)
         return {
-            "moments": distance(moments, expected_moments),
+            "moments": distance(first_moments(state), first_moments(expected_state)),
+            "kernels": distance(
+                difference(kernels(state.params), before), difference(kernels(expected_state.params), before)
+            ),
             "metrics": {name: (float(value), float(expected_output[name])) for name, value in output.items()},
         }
     start = expected.states[index].params
@@ -168,6 +169,21 @@ def compared(step: str, state: TrainState, output: Any, expected: OneDevice, ind
         "update": distance(difference(state.params, start), difference(expected_state.params, start)),
         "sums": [[float(o["sums"][name]) for name in SUMS] for o in (output, expected_output)],
     }
+
+
+def first_moments(state: TrainState) -> dict[str, Any]:
+    """Return Adam's first moments, and the momentum of Muon, by path."""
+    return {path: x for path, x in by_path(state.opt_state).items() if "/mu/" in path or "/momentum/" in path}
+
+
+def kernels(params: Any) -> dict[str, Any]:
+    """Return the kernels of the layers by path."""
+    return {path: x for path, x in by_path(params).items() if "/layers" in path and path.endswith("/kernel")}
+
+
+def by_path(tree: Any) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def run(fields: dict[str, Any], launcher: str, num_devices: int | None, step: str, num_steps: int) -> dict[str, Any]:

@@ -84,7 +84,9 @@ HYBRID = {
 STRUCTURES = "2 x 2 x 2, layers of two structures, in parts"
 SLOW_GRADIENTS[STRUCTURES] = case("jit", {**MESH, **HYBRID, **PARTS_2, "parallel.fsdp": 2, "parallel.tensor": 2})
 FROZEN = {"model.num_encoder_layers": 2, "optimizer.freeze": "embedding,encoder/layers:1"}
+MUON = {**HYBRID, "model.init_std": 0.05, "optimizer.name": "muon", "optimizer.learning_rate": 0.02}
 SLOW_UPDATES = {
+    "train muon, 2 x 2 x 2": case("jit", {**MESH, **MUON, "parallel.fsdp": 2, "parallel.tensor": 2}, step="train"),
     "train frozen, 2 x 2 x 2": case("jit", {**MESH, **FROZEN, "parallel.fsdp": 2, "parallel.tensor": 2}, step="train"),
     "train frozen, shard_map": case("shard_map", FROZEN, step="train"),
 }
@@ -172,6 +174,14 @@ def test_training_steps_equal_those_of_one_device(results, name):
 def test_training_steps_with_frozen_parameters_equal_those_of_one_device(slow_results, name):
     check_launcher(SLOW_UPDATES[name], slow_results[name])
     check_update(slow_results[name])
+
+
+@pytest.mark.slow
+def test_updates_of_muon_on_a_mesh_equal_those_of_one_device(slow_results):
+    """The iteration amplifies the rounding of its products; a matrix is divided again after its update."""
+    for step in slow_results["train muon, 2 x 2 x 2"]["steps"]:
+        assert step["kernels"] < 5e-5
+        assert step["share"] < 0.4
 
 
 @pytest.mark.slow

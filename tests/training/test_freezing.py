@@ -18,6 +18,7 @@ from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import OptimizerConfig, layer_numbers, parse_freeze
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import init_params, parameter_axes
+from transformer_jax.nn.axes import Axes
 from transformer_jax.parallel.rules import shardings
 from transformer_jax.training.freezing import multipliers, trained_part, with_trained
 from transformer_jax.training.hyper import split
@@ -142,6 +143,11 @@ TREE = {
     "encoder": {"layers": {"out": {"kernel": (3, 4, 2)}}, "final_norm": {"scale": (4,)}},
     "head": {"kernel": (4, 2)},
 }
+AXES = {
+    "embedding/embedding": Axes(("vocab",), ("emb",)),
+    "out/kernel": Axes(("emb",), ("mlp",)),
+    "final_norm/scale": Axes((), (None,)),
+}
 
 
 def random_tree(seed: int) -> Any:
@@ -158,7 +164,7 @@ def test_every_optimizer_multiplies_update_and_weight_decay(name):
     static, params = OptimizerConfig(name=name, schedule="none", decay_mask="all"), random_tree(0)
     results = []
     for decay in (None, 0.8):
-        optimizer = make_optimizer(static, hyper._replace(layer_decay=decay))
+        optimizer = make_optimizer(static, hyper._replace(layer_decay=decay), axes=AXES)
         state = optimizer.init(params)
         for seed in (1, 2):
             updates, state = optimizer.update(random_tree(seed), state, params)

@@ -32,6 +32,8 @@ CHANGED: dict[str, tuple[str, float]] = {
     "optimizer.beta1": ("beta1", 0.5),
     "optimizer.beta2": ("beta2", 0.5),
     "optimizer.epsilon": ("epsilon", 1e-3),
+    "optimizer.muon_momentum": ("muon_momentum", 0.5),
+    "optimizer.adam_rate_factor": ("adam_rate_factor", 0.5),
     "optimizer.weight_decay": ("weight_decay", 0.5),
     # So large that it never clips: Adam does not notice a factor common to all gradients.
     "optimizer.clip_norm": ("clip_norm", 1e3),
@@ -56,7 +58,10 @@ SWITCHES = {
 EXPERTS = {"model.feed_forward": "experts", "training.balance_loss": 0.01, "training.router_z_loss": 0.001}
 # The decay begins after the third update.
 WSD = {"optimizer.schedule": "wsd", "optimizer.decay_fraction": 0.6, "optimizer.decay_steps": 7}
+MUON = {"optimizer.name": "muon", "optimizer.adam_rate_factor": 0.7}
 BASES = {
+    "optimizer.muon_momentum": MUON,
+    "optimizer.adam_rate_factor": MUON,
     "model.teacher_forcing_rate": SMALL_RECURRENT,
     "seed": {"seed_init": 3},
     "optimizer.decay_fraction": WSD,

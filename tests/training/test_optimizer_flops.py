@@ -7,7 +7,7 @@ import pytest
 
 from transformer_jax.config import ExperimentConfig, ModelConfig, OptimizerConfig
 from transformer_jax.tasks.task import param_shapes
-from transformer_jax.training.optimizer_flops import optimizer_flops
+from transformer_jax.training.optimizer_flops import muon_flops, optimizer_flops
 
 
 def config(freeze="", **optimizer):
@@ -33,6 +33,20 @@ BY_RULE = {"sgd": 2 + 1 + 1, "adam": 3 + 4 + 2 + 4 + 1 + 1}
 def test_operations_per_parameter(name):
     of = config(name=name)
     assert optimizer_flops(of) == pytest.approx(BY_RULE[name] * size(of), abs=100)  # and some scalars
+
+
+def test_operations_of_muon():
+    """Beside the products, per matrix: 6 for the two averages, 3 for the norm and the division, and in each step 3 for
+    b A + c A A and 3 for a X + (...) X; 1 each for the factor, the rate and the sum."""
+    of = config(name="muon")
+    assert muon_flops(config(name="adam")) == 0
+    products = 5 * (4 * (4 * 32**3 + 2 * 32**3) + 2 * (4 * 32**2 * 128 + 2 * 32**3))
+    assert muon_flops(of) == products
+    sizes = 4 * 32 * 32 + 2 * 32 * 128
+    elementwise = (6 + 3 + 3) * sizes + 5 * (2 * sizes + 3 * 6 * 32 * 32)
+    others = BY_RULE["adam"] * (size(of) - sizes)
+    assert optimizer_flops(of) == pytest.approx(products + elementwise + others, rel=1e-3)
+    assert muon_flops(config("encoder/layers/self_attention", name="muon")) == 5 * 2 * (4 * 32**2 * 128 + 2 * 32**3)
 
 
 def test_clipping_and_decay_add_theirs():

@@ -113,6 +113,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     from transformer_jax.training.extras import initial_extra
     from transformer_jax.training.freezing import multiplied
     from transformer_jax.training.hyper import split
+    from transformer_jax.training.optimizer_flops import optimizer_rules
 
     initial, hyper = initial_shapes(config), split(config).hyper
     architecture, params = ARCHITECTURES[config.model.architecture], initial.params
@@ -120,8 +121,9 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     leaves = {
         "/".join(str(key.key) for key in path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
-    rules = multiplied(config.optimizer, params, layer_numbers(config.model))
-    rates = {path: {"lr_multiplier": rule.factor} for path, rule in rules.items()}
+    matches = multiplied(config.optimizer, params, layer_numbers(config.model))
+    rates = {path: {"lr_multiplier": match.factor} for path, match in matches.items()}
+    rules = optimizer_rules(config)
     count = sum(leaf.size for leaf in leaves.values())
     packed = config.data.batching == "packed"
     length = config.data.packed_length if packed else config.data.max_length
@@ -147,7 +149,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     memory = {
         "parameters": 4 * held,
         "gradients": 4 * held,
-        "adam_moments": 8 * held,
+        "moments": _moment_bytes(config, mesh),
         **{name: 4 * on_one_device(tree) for name, tree in extra.items()},
     }
     if activations is None:
@@ -159,13 +161,14 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
         memory |= _compiled_memory(config, rows, widths)
     return {
         "parameters": [
-            {"path": path, "shape": list(leaf.shape), "count": leaf.size, **rates.get(path, {})}
+            {"path": path, "shape": list(leaf.shape), "count": leaf.size, "rule": rules[path], **rates.get(path, {})}
             for path, leaf in leaves.items()
         ],
         "num_parameters": count,
         "batch": {"rows": rows, "widths": dict(widths or {"length": length})},
         "flops_per_step": flops,
         "flops_per_target_token": None if flops is None else flops // (rows * length),
+        "newton_schulz": _newton_schulz(config, flops),
         "memory": memory,
         "mesh": sizes,
         "layers": _layer_kinds(config.model),
@@ -180,6 +183,34 @@ def _layer_kinds(config: ModelConfig) -> dict[str, str]:
     """Return one letter for every layer of the stacks whose layers differ, by stack."""
     letters = {s: layer_letters(config, s, getattr(config, f"num_{s}_layers")) for s in config.stacks}
     return {stack: of_layers for stack, of_layers in letters.items() if of_layers}
+
+
+def _moment_bytes(config: ExperimentConfig, mesh: Any) -> int:
+    """Return the bytes of the optimizer's state on one device of a mesh, without its counts."""
+    import jax
+
+    from transformer_jax.models.architecture import parameter_axes
+    from transformer_jax.parallel.rules import shardings
+    from transformer_jax.training.hyper import split
+    from transformer_jax.training.state import state_shapes
+
+    state = state_shapes(*split(config)).opt_state
+    places = shardings(state, parameter_axes(config.model), mesh)
+    both = zip(jax.tree.leaves(state), jax.tree.leaves(places), strict=True)
+    return sum(leaf.dtype.itemsize * math.prod(place.shard_shape(leaf.shape)) for leaf, place in both if leaf.ndim)
+
+
+def _newton_schulz(config: ExperimentConfig, flops: int | None) -> dict[str, Any] | None:
+    """Return the operations of Muon's products per step, and their share of those of model and optimizer.
+
+    Args:
+      flops: of the model per step; None: not counted, and no share.
+    """
+    from transformer_jax.training.optimizer_flops import muon_flops, optimizer_flops
+
+    if not (own := muon_flops(config)):
+        return None
+    return {"flops": own, "share": None if flops is None else own / (flops + optimizer_flops(config))}
 
 
 def _attention(config: ExperimentConfig) -> dict[str, dict[str, str]]:
@@ -268,17 +299,19 @@ def _parameter_table(report: Mapping[str, Any]) -> Any:
     from rich.table import Table
 
     parameters, total = report["parameters"], report["num_parameters"]
+    shows_rules = len({leaf["rule"] for leaf in report["parameters"]}) > 1
     table = Table("parameters", "shape", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("count", justify="right")
     table.add_column("share", justify="right")
     has_rates = any("lr_multiplier" in leaf for leaf in parameters)
-    if has_rates:
-        table.add_column("rate", justify="right")
+    for name, is_shown in (("update", shows_rules), ("rate", has_rates)):
+        if is_shown:
+            table.add_column(name)
 
-    def add(path: str, shape: str, count: int, style: str | None, rate: str = "") -> None:
+    def add(path: str, shape: str, count: int, style: str | None, rule: str = "", rate: str = "") -> None:
         *above, name = path.split("/")
-        cells = ("  " * len(above) + name, shape, f"{count:,}", f"{count / total:.1%}")
-        table.add_row(*cells, *([rate] if has_rates else []), style=style)
+        cells = ["  " * len(above) + name, shape, f"{count:,}", f"{count / total:.1%}"]
+        table.add_row(*cells, *([rule] if shows_rules else []), *([rate] if has_rates else []), style=style)
 
     modules, shown = subtotals(parameters), set()
     for leaf in parameters:
@@ -288,7 +321,7 @@ def _parameter_table(report: Mapping[str, Any]) -> Any:
                 shown.add(module)
                 add(module, "", modules[module], "bold")
         rate = f"x {leaf['lr_multiplier']:g}" if "lr_multiplier" in leaf else ""
-        add(leaf["path"], " x ".join(map(str, leaf["shape"])), leaf["count"], None, rate)
+        add(leaf["path"], " x ".join(map(str, leaf["shape"])), leaf["count"], None, leaf["rule"], rate)
     table.add_section()
     table.add_row("total", "", f"{total:,}", "100.0%", style="bold")
     return table
@@ -305,6 +338,15 @@ def _summary_table(report: Mapping[str, Any]) -> Any:
     table.add_row("full batch", f"{batch['rows']} rows, {widths}")
     table.add_row("FLOPs per step", _counted(report["flops_per_step"], " (forward and backward, multiply-add = 2)"))
     table.add_row("FLOPs per target token", _counted(report["flops_per_target_token"]))
+    if (orthogonalised := report["newton_schulz"]) is not None:
+        share = "" if orthogonalised["share"] is None else f" ({orthogonalised['share']:.1%} of model and optimizer)"
+        table.add_row("Newton-Schulz per step", _counted(orthogonalised["flops"], share))
+    counts: dict[str, list[int]] = {}
+    for leaf in report["parameters"]:
+        counts.setdefault(leaf["rule"], []).append(leaf["count"])
+    if len(counts) > 1:
+        for rule, sizes in sorted(counts.items()):
+            table.add_row(f"update, {rule}", f"{sum(sizes):,} parameters in {len(sizes)} arrays")
     for name, size in report["memory"].items():
         table.add_row(f"memory, {name.replace('_', ' ')}", f"{size / 1e6:,.1f} MB")
     mesh = " x ".join(f"{name} {size}" for name, size in report["mesh"].items())

@@ -24,6 +24,8 @@ ENDING = ("cosine", "linear", "wsd")
 _LANGUAGE_MODEL = {"task.name": ("language_model",)}
 _OVER_VOCABULARY = {"task.name": (*SOURCE_TO_TARGET, "language_model", "masked_lm", "span_corruption", "denoising")}
 _WITH_EXPERTS = {"model.feed_forward": ("experts",)}
+_ADAM = {"optimizer.name": ("adam", "muon")}
+_MUON = {"optimizer.name": ("muon",)}
 _JIT = {"parallel.launcher": ("jit",)}
 _TRACKERS = Choices("transformer_jax.trackers.tracker:TRACKERS")
 _RECORD = "jsonl"
@@ -82,22 +84,39 @@ class OptimizerConfig:
     )
     beta1: float = number(
         0.9,
-        "`adam`, `lion`: decay of the first moment; `sgd`: momentum",
+        "`adam`, `lion`, Adam's part of `muon`: decay of the first moment; `sgd`: momentum",
         0.0,
         below=1.0,
         hyper=True,
-        read_by={"optimizer.name": ("adam", "lion", "sgd")},
+        read_by={"optimizer.name": ("adam", "lion", "sgd", "muon")},
     )
     beta2: float = number(
         0.98,
-        "`adam`: decay of the second moment; `lion`: of the momentum",
+        "`adam`, `muon`: decay of Adam's second moment; `lion`: of the momentum",
         0.0,
         below=1.0,
         hyper=True,
-        read_by={"optimizer.name": ("adam", "lion")},
+        read_by={"optimizer.name": ("adam", "lion", "muon")},
     )
-    epsilon: float = number(
-        1e-9, "`adam`: outside the square root", 1e-30, hyper=True, read_by={"optimizer.name": ("adam",)}
+    epsilon: float = number(1e-9, "`adam`, `muon`: outside Adam's square root", 1e-30, hyper=True, read_by=_ADAM)
+    muon_momentum: float = number(
+        0.95, "`muon`: momentum of hidden matrices, Nesterov's", 0.0, below=1.0, hyper=True, read_by=_MUON
+    )
+    muon_scale: str = choice(
+        "rms",
+        "transformer_jax.training.muon:SCALES",
+        "`muon`: updates of matrices are as large as Adam's, 0.2 sqrt(max(inputs, outputs)); or `spectral`: "
+        "sqrt(max(1, outputs / inputs))",
+        read_by=_MUON,
+    )
+    adam_rate_factor: float = number(
+        1.0,
+        "`muon`: the learning rate of all parameters but hidden matrices is multiplied by this",
+        1e-6,
+        hyper=True,
+        switch=True,
+        off=1.0,
+        read_by=_MUON,
     )
     nesterov: bool = field(False, "`sgd`: Nesterov's momentum", read_by={"optimizer.name": ("sgd",)})
     decay_exponent: float = number(
@@ -135,13 +154,13 @@ class OptimizerConfig:
         "float32",
         ("float32", "bfloat16"),
         "type in which the first moment, or momentum, is stored",
-        read_by={"optimizer.name": ("adam", "lion", "sgd")},
+        read_by={"optimizer.name": ("adam", "lion", "sgd", "muon")},
     )
     second_moment_dtype: str = choice(
         "float32",
         ("float32", "bfloat16"),
         "type in which the second moment is stored; bfloat16 needs a beta2 of at most about 0.99",
-        read_by={"optimizer.name": ("adam",)},
+        read_by=_ADAM,
     )
     clip_norm: float = number(
         1.0, "gradients are scaled down to this global norm; 0 turns it off", 0.0, hyper=True, switch=True

@@ -37,6 +37,8 @@ class Hyper(NamedTuple):
     beta1: Array | float
     beta2: Array | float
     epsilon: Array | float
+    muon_momentum: Array | float
+    adam_rate_factor: Array | float | None
     weight_decay: Array | float | None
     clip_norm: Array | float | None
     layer_decay: Array | float | None

@@ -9,8 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from transformer_jax.config import ExperimentConfig, layer_numbers
+from transformer_jax.models.architecture import parameter_axes
+from transformer_jax.nn.axes import axes_of
+from transformer_jax.tasks.task import param_shapes
 from transformer_jax.training.freezing import trained_part
 from transformer_jax.training.hyper import split
+from transformer_jax.training.muon import MUON, newton_schulz_flops, routes
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.state import state_shapes
 
@@ -30,7 +34,8 @@ def optimizer_flops(config: ExperimentConfig) -> int:
     static, hyper = split(config)
     state = state_shapes(static, hyper)
     numbers = layer_numbers(static.model)
-    optimizer, freeze = make_optimizer(static.optimizer, hyper, numbers), config.optimizer.freeze
+    axes, freeze = parameter_axes(static.model), config.optimizer.freeze
+    optimizer = make_optimizer(static.optimizer, hyper, numbers, axes)
 
     def update(gradients: Any, opt_state: Any, params: Any) -> Any:
         updates, opt_state = optimizer.update(gradients, opt_state, params)
@@ -38,6 +43,39 @@ def optimizer_flops(config: ExperimentConfig) -> int:
 
     gradients = jax.eval_shape(lambda params: trained_part(freeze, params, numbers), state.params)
     return _operations(jax.make_jaxpr(update)(gradients, state.opt_state, state.params).jaxpr)
+
+
+def muon_flops(config: ExperimentConfig) -> int:
+    """Return the part of `optimizer_flops` for the matrix products of Muon; 0 for another rule."""
+    rules, axes = optimizer_rules(config), parameter_axes(config.model)
+    if MUON not in rules.values():
+        return 0
+    assert axes is not None
+    total = 0
+    for path, x in _trained_shapes(config).items():
+        if rules[path] == MUON and (own := axes_of(path, axes)) is not None:
+            total += newton_schulz_flops(x.shape, own)
+    return total
+
+
+def optimizer_rules(config: ExperimentConfig) -> dict[str, str]:
+    """Return the update rule of every parameter by its path; that of a parameter frozen as a whole is `none`."""
+    trained = _trained_shapes(config)
+    found = dict.fromkeys(trained, config.optimizer.name)
+    if config.optimizer.name == MUON:
+        found = routes(trained, parameter_axes(config.model))
+    return {path: found.get(path, "none") for path in _by_path(param_shapes(config))}
+
+
+def _trained_shapes(config: ExperimentConfig) -> dict[str, Any]:
+    """Return shapes and types of the trained parts of parameters by path."""
+    shapes, numbers = param_shapes(config), layer_numbers(config.model)
+    return _by_path(jax.eval_shape(lambda params: trained_part(config.optimizer.freeze, params, numbers), shapes))
+
+
+def _by_path(tree: Any) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def _operations(jaxpr: Any) -> int:

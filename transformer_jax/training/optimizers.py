@@ -11,9 +11,11 @@ import optax
 
 from transformer_jax.config import OptimizerConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.nn.axes import ParameterAxes
 from transformer_jax.registry import Functions, Registry
 from transformer_jax.training.freezing import LayerNumbers, multiplied, multipliers, trained_part, with_multipliers
 from transformer_jax.training.hyper import Hyper
+from transformer_jax.training.muon import adam_rates, partitioned, scale_by_muon
 from transformer_jax.training.schedules import as_optax, learning_rate
 from transformer_jax.typing import Array, Params
 
@@ -21,29 +23,31 @@ _LEAST_FACTORED = 128  # Shazeer and Stern factor all matrices; small ones gain 
 
 
 def make_optimizer(
-    static: OptimizerConfig, hyper: Hyper, numbers: LayerNumbers | None = None
+    static: OptimizerConfig, hyper: Hyper, numbers: LayerNumbers | None = None, axes: ParameterAxes | None = None
 ) -> optax.GradientTransformation:
     """Return the optimizer.
 
     It clips by global norm, then applies the rule of `OPTIMIZERS`, decoupled weight decay (Loshchilov and Hutter 2019),
-    the learning rate and the multipliers of `layer_decay` and `lr_multipliers`. Weight decay that is independent of the
-    learning rate comes last.
+    the learning rate and the multipliers of parameters: `adam_rate_factor`, `layer_decay` and `lr_multipliers`. Weight
+    decay that is independent of the learning rate comes last.
 
     Its parameters are all of the model. Gradients, state and updates are trees like `trained_part` of them.
 
     Args:
-      numbers: of the layers, as in `trained_part`.
+      numbers: of the layers, as in `trained_part`. axes: of the parameters; `muon` needs them.
     """
 
     def trained(params: Params) -> Params:
         return trained_part(static.freeze, params, numbers)
 
     parts = [] if hyper.clip_norm is None else [optax.clip_by_global_norm(hyper.clip_norm)]
-    parts += _rule(static, hyper)
+    parts += _rule(static, hyper, axes)
     if hyper.weight_decay is not None:
         # The place in the chain is a part of the paths in checkpoints.
         parts.append(optax.identity() if static.weight_decay_independent else _decayed(static, hyper.weight_decay))
     parts.append(optax.scale_by_learning_rate(as_optax(static.schedule, hyper)))
+    if hyper.adam_rate_factor is not None:
+        parts.append(adam_rates(hyper.adam_rate_factor, axes))
     chain = optax.chain(*parts)
 
     def init(params: Any) -> Any:
@@ -93,26 +97,26 @@ def _with_decay(static: OptimizerConfig, updates: Any, params: Any, decay: Array
     return jax.tree.map(of_leaf, DECAY_MASKS[static.decay_mask](params), updates, params)
 
 
-Rule = Callable[[OptimizerConfig, Hyper], list[optax.GradientTransformation]]
+Rule = Callable[[OptimizerConfig, Hyper, ParameterAxes | None], list[optax.GradientTransformation]]
 
 
-def _adam(static: OptimizerConfig, hyper: Hyper) -> list[optax.GradientTransformation]:
+def _adam(static: OptimizerConfig, hyper: Hyper, axes: ParameterAxes | None) -> list[optax.GradientTransformation]:
     """m / (sqrt(v) + epsilon) with bias-corrected moments (Kingma and Ba 2015, algorithm 1)."""
     rule = optax.scale_by_adam(hyper.beta1, hyper.beta2, hyper.epsilon)
     return [_stored(rule, mu=static.momentum_dtype, nu=static.second_moment_dtype)]
 
 
-def _sgd(static: OptimizerConfig, hyper: Hyper) -> list[optax.GradientTransformation]:
+def _sgd(static: OptimizerConfig, hyper: Hyper, axes: ParameterAxes | None) -> list[optax.GradientTransformation]:
     """m = beta1 m + g; with `nesterov`, g + beta1 m (Sutskever et al. 2013, section 2)."""
     return [_stored(optax.trace(hyper.beta1, nesterov=static.nesterov), trace=static.momentum_dtype)]
 
 
-def _lion(static: OptimizerConfig, hyper: Hyper) -> list[optax.GradientTransformation]:
+def _lion(static: OptimizerConfig, hyper: Hyper, axes: ParameterAxes | None) -> list[optax.GradientTransformation]:
     """sign(beta1 m + (1 - beta1) g), then m = beta2 m + (1 - beta2) g (Chen et al. 2023, algorithm 2)."""
     return [_stored(optax.scale_by_lion(hyper.beta1, hyper.beta2), mu=static.momentum_dtype)]
 
 
-def _adafactor(static: OptimizerConfig, hyper: Hyper) -> list[optax.GradientTransformation]:
+def _adafactor(static: OptimizerConfig, hyper: Hyper, axes: ParameterAxes | None) -> list[optax.GradientTransformation]:
     """g / sqrt(v) without momentum, its root mean square clipped to 1 (Shazeer and Stern 2018, algorithm 4).
 
     For matrices with two axes of 128 or more, v is the product of its averages over rows and columns.
@@ -124,8 +128,17 @@ def _adafactor(static: OptimizerConfig, hyper: Hyper) -> list[optax.GradientTran
     return [*parts, optax.scale_by_param_block_rms()] if static.scale_by_parameter else parts
 
 
+def _muon(static: OptimizerConfig, hyper: Hyper, axes: ParameterAxes | None) -> list[optax.GradientTransformation]:
+    """Orthogonalised momentum for hidden matrices, Adam for all other parameters (Jordan et al. 2024)."""
+    rule = scale_by_muon(hyper.muon_momentum, static.muon_scale, axes or {})
+    [adam] = _adam(static, hyper, axes)
+    return [partitioned(_stored(rule, momentum=static.momentum_dtype), adam, axes)]
+
+
 OPTIMIZERS: Registry[Rule] = Functions(
-    "optimizer.name", ("static", "hyper"), {"adam": _adam, "sgd": _sgd, "adafactor": _adafactor, "lion": _lion}
+    "optimizer.name",
+    ("static", "hyper", "axes"),
+    {"adam": _adam, "sgd": _sgd, "adafactor": _adafactor, "lion": _lion, "muon": _muon},
 )
 """Update rules by the values of `optimizer.name`: transformations of clipped gradients to updates, before the decay.
 
@@ -133,9 +146,9 @@ A rule from outside may return one transformation in place of a list.
 """
 
 
-def _rule(static: OptimizerConfig, hyper: Hyper) -> list[optax.GradientTransformation]:
+def _rule(static: OptimizerConfig, hyper: Hyper, axes: ParameterAxes | None) -> list[optax.GradientTransformation]:
     """Return the transformations of the rule; raises ConfigError if it returns anything else."""
-    found: Any = OPTIMIZERS[static.name](static, hyper)
+    found: Any = OPTIMIZERS[static.name](static, hyper, axes)
     parts = [found] if isinstance(found, optax.GradientTransformation) else found
     if isinstance(parts, list) and all(isinstance(part, optax.GradientTransformation) for part in parts):
         return parts

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer_jax.config import layer_numbers
-from transformer_jax.models.architecture import initial
+from transformer_jax.models.architecture import initial, parameter_axes
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.extras import evaluated, initial_extra
 from transformer_jax.training.hyper import Hyper, StaticConfig
@@ -40,7 +40,7 @@ def init_state(static: StaticConfig, hyper: Hyper) -> TrainState:
     """Return the state before the first update; it depends only on the config and `hyper.seed_init`."""
     head = TASKS[static.task.name].head(static.task, static.model)
     start = initial(static.model, hyper.seed_init, head)
-    optimizer = make_optimizer(static.optimizer, hyper, layer_numbers(static.model))
+    optimizer = make_optimizer(static.optimizer, hyper, layer_numbers(static.model), parameter_axes(static.model))
     opt_state = optimizer.init(start.params)
     return TrainState(jnp.zeros((), jnp.int32), start.params, opt_state, initial_extra(start, hyper))
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from transformer_jax.config import layer_numbers
-from transformer_jax.models.architecture import ARCHITECTURES, Model, training_pass
+from transformer_jax.models.architecture import ARCHITECTURES, Model, parameter_axes, training_pass
 from transformer_jax.nn.batch_norm import statistics_of
 from transformer_jax.nn.collected import over_devices
 from transformer_jax.nn.dropout import Dropout, fold
@@ -61,7 +61,8 @@ def train_step(static: StaticConfig, state: TrainState, batch: Batch, hyper: Hyp
     weight = jnp.where(sums["weight"] > 0, sums["weight"], 1.0)
     grads = jax.tree.map(lambda g: g / weight, grads)
     numbers = layer_numbers(static.model)
-    updates, opt_state = make_optimizer(static.optimizer, hyper, numbers).update(grads, state.opt_state, state.params)
+    optimizer = make_optimizer(static.optimizer, hyper, numbers, parameter_axes(static.model))
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     metrics = TASKS[static.task.name].means(sums | {"weight": weight}) | {
         **{name: sums[name] for name in BLOCK_LOSSES if name in sums},
         "gradient_norm": optax.tree.norm(grads),
