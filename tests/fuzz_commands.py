@@ -38,6 +38,7 @@ def flags(case: Case) -> Outcome:
     lines = [
         ["list", "--json"],
         ["doctor"],
+        ["runs", str(study / "runs"), "--sort=best", "--reverse", "--state=finished,failed", "--nojson"],
         ["inspect", f"--config={corpus / 'tiny.py'}", "--json", "--config.model.emb_dim=32"],
         ["inspect", f"--checkpoint={run}", "--nojson"],
         ["config", str(corpus / "tiny.py"), str(run / "config.json"), "--all", "--config.model.emb_dim=32"],

@@ -15,7 +15,7 @@ from transformer_jax.config import ExperimentConfig, leaf_fields
 
 COMMANDS = (
     *("train", "evaluate", "compare", "generate", "predict", "score", "convert", "config", "inspect", "attention"),
-    *("plot", "embeddings", "sweep", "report", "prepare", "list", "doctor", "quickstart"),
+    *("plot", "embeddings", "sweep", "report", "runs", "prepare", "list", "doctor", "quickstart"),
 )
 
 
