@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --
 
 STUDY = --config.model.emb_dim=64 --config.model.mlp_dim=256 --config.data.num_train_pairs=20000 --config.data.num_eval_pairs=200 --config.data.batching=packed --config.data.packed_length=64 --config.data.tokens_per_batch=512 --config.training.num_train_steps=300 --config.training.eval_every_steps=100 --config.optimizer.warmup_steps=60
 
-.PHONY: install quickstart study test test-slow test-all test-cluster test-live lint types pages gallery docs lock clean
+.PHONY: install quickstart study test test-slow test-all test-cluster test-trackers test-live lint types pages gallery docs lock clean
 
 install: $(READY)
 
@@ -48,6 +48,14 @@ test-cluster: $(READY)
 	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python -e '.[ray]'; \
 	else $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray]'; fi
 	$(BIN)/python -m pytest -p no:xdist -m cluster tests/sweeps/test_ray.py
+
+## Run the tests of the trackers that are extras. They are 20 MB, so they have a venv of their own, which sees .venv too.
+test-trackers: $(READY)
+	@set -e; $(BIN)/python -m venv .venv-trackers; \
+	site() { $$1 -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }; \
+	echo "import site; site.addsitedir('$$(site $(BIN)/python)')" >"$$(site .venv-trackers/bin/python)/parent.pth"; \
+	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[wandb]'
+	.venv-trackers/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 tests/trackers $(FLAGS)
 
 ## Compare models and tokenizers with torch and transformers, several GB that only these tests need, in .venv-live.
 test-live:
