@@ -49,12 +49,12 @@ test-cluster: $(READY)
 	else $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray]'; fi
 	$(BIN)/python -m pytest -p no:xdist -m cluster tests/sweeps/test_ray.py
 
-## Run the tests of the trackers that are extras. They are 20 MB, so they have a venv of their own, which sees .venv too.
+## Run the tests of the trackers that are extras. They are 140 MB, so they have a venv of their own, which sees .venv too.
 test-trackers: $(READY)
 	@set -e; $(BIN)/python -m venv .venv-trackers; \
 	site() { $$1 -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }; \
 	echo "import site; site.addsitedir('$$(site $(BIN)/python)')" >"$$(site .venv-trackers/bin/python)/parent.pth"; \
-	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[wandb]'
+	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[wandb,mlflow]'
 	.venv-trackers/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 tests/trackers $(FLAGS)
 
 ## Compare models and tokenizers with torch and transformers, several GB that only these tests need, in .venv-live.

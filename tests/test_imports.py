@@ -70,7 +70,7 @@ HEAVY = {
         "num2words",
     ),
     *("tensorboardX", "rich", "tensorflow_datasets", "array_record", "tensorflow", "scipy", "matplotlib"),
-    *("safetensors", "optuna", "sqlalchemy", "submitit", "ray", "filelock", "PIL", "wandb"),
+    *("safetensors", "optuna", "sqlalchemy", "submitit", "ray", "filelock", "PIL", "wandb", "mlflow"),
 }
 
 

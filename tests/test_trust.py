@@ -75,7 +75,7 @@ MIXER = MIXERS["attention"]._replace(name="evil")
 FEED_FORWARD = FEED_FORWARDS["dense"]._replace(name="evil_too")
 
 
-def rule(static, hyper):
+def rule(static, hyper, axes):
     return []
 
 
@@ -223,9 +223,7 @@ def test_imported_functions_need_trust_of_their_own(folder):
     config = ExperimentConfig.from_config_dict(naming(**{"model.activation": "evil:ACTIVATION"}))
     assert table_of("model.activation")[config.model.activation] is evil.ACTIVATION
     values = naming(**{"optimizer.name": "evil:rule"})
-    said = (
-        r"names optimizer\.name='evil:rule', .* It is not known to be a function of \(static, hyper\)\. If you trust it"
-    )
+    said = r"names optimizer\.name='evil:rule', .* It is not known to be a function of \(static, hyper, axes\)\. If you"
     with pytest.raises(UntrustedError, match=said):
         ExperimentConfig.from_config_dict(values)
     trust.trust_modules("evil")

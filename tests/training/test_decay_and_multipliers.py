@@ -14,6 +14,7 @@ from training_support import compiled_step, distance, small_config, start, uneve
 from transformer_jax.config import OptimizerConfig, parse_multipliers
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
+from transformer_jax.nn.axes import Axes
 from transformer_jax.tasks.task import param_shapes
 from transformer_jax.training.describe import multiplier_notes
 from transformer_jax.training.freezing import multiplied
@@ -30,6 +31,12 @@ SHAPES = {
         "layers": {"self_attention": {"key": {"kernel": (2, 4, 3)}}, "out": {"kernel": (2, 4, 3), "bias": (2, 3)}},
         "final_norm": {"scale": (4,)},
     },
+}
+AXES = {
+    "embedding/embedding": Axes(("vocab",), ("emb",)),
+    "key/kernel": Axes(("emb",), ("heads",)),
+    "out/kernel": Axes(("heads",), ("emb",)),
+    "(out/bias|final_norm/scale)": Axes((), (None,)),
 }
 MULTIPLIERS = "embedding=0.3; encoder/layers/self_attention/*=2"
 AT_RESUME = {"optimizer.schedule": "wsd", "optimizer.decay_steps": 100, "optimizer.end_fraction": 0.0}
@@ -138,11 +145,10 @@ def test_independent_decay_is_that_of_the_learning_rate_times_the_coupled_one(na
     changes = []
     for independent, decay, peak in ((False, 0.1, 1e-3), (True, 1e-4, 1e-3), (True, 1e-4, 0.0), (True, None, 2e-3)):
         static, hyper = hyper_of({"weight_decay_independent": independent})
-        optimizer = make_optimizer(
-            dataclasses.replace(static, name=name), hyper._replace(weight_decay=decay, learning_rate=peak)
-        )
-        params = tree(0)
-        updates, _ = optimizer.update(tree(1), optimizer.init(params), params)
+        hyper = hyper._replace(weight_decay=decay, learning_rate=peak)
+        optimizer = make_optimizer(dataclasses.replace(static, name=name), hyper, axes=AXES)
+        params, gradients = jax.tree.map(jnp.asarray, (tree(0), tree(1)))
+        updates, _ = optimizer.update(gradients, optimizer.init(params), params)
         changes.append(by_path(updates))
     coupled, same, alone, without = changes
     assert distance(same, coupled) < 1e-6

@@ -101,6 +101,7 @@ TRACKERS = Factories(
         "jsonl": "transformer_jax.trackers.jsonl:JsonLines",
         "tensorboard": "transformer_jax.trackers.tensorboard:TensorBoard",
         "wandb": "transformer_jax.trackers.wandb_run:WeightsAndBiases",
+        "mlflow": "transformer_jax.trackers.mlflow_run:MLflow",
     },
 )
 
