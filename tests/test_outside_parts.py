@@ -450,6 +450,20 @@ def test_a_name_that_a_layer_has_already_is_refused():
         parameter_axes(config)
 
 
+def test_two_parts_with_one_name_are_refused(tmp_path, monkeypatch):
+    """One table of axes could not tell their parameters apart; the same object in two kinds is one part."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "twice.py").write_text("from squared_relu import SQUARED_RELU\n\nOTHER = SQUARED_RELU\n")
+    trust.trust_modules("twice")
+    kinds = "X: feed_forward=twice:SQUARED_RELU; Y: feed_forward={}"
+    same = tiny(layer_pattern="XY", layer_kinds=kinds.format("twice:SQUARED_RELU, attention_window=2"))
+    assert [*shapes(same)["decoder"]] == ["layers_twice_SQUARED_RELU"]
+    assert parameter_axes(same)
+    other = tiny(layer_pattern="XY", layer_kinds=kinds.format("twice:OTHER"))
+    with pytest.raises(ConfigError, match=r"'twice:OTHER': its name 'squared_relu' is that of model.feed_forward='twi"):
+        parameter_axes(other)
+
+
 def test_a_rule_that_returns_no_transformation():
     trust.trust_modules("outside")
     static, hyper = optimizer_fields(name=f"{BROKEN}:no_rule")

@@ -12,7 +12,7 @@ from transformer_jax.nn.mixers import Mixer
 
 
 class RunningMean(nn.Module):
-    """y_t = W_o (v_1 + ... + v_t) / t, with v = W_v x. The state is the sum, [B, W, D]."""
+    """y_t = W_o (v_1 + ... + v_t) / t, with v = W_v x. The state is the sum, [B, W, D] float32."""
 
     config: ModelConfig
     num_sums: int
@@ -25,7 +25,7 @@ class RunningMean(nn.Module):
 
     def __call__(self, x, inputs, dropout, values):
         """Map whole rows x [B, T, D]. A text of a packed row begins where its position is 0."""
-        sums = jnp.cumsum(self.value(x), axis=1)
+        sums = jnp.cumsum(self._values(x), axis=1)
         before = jnp.pad(sums, ((0, 0), (1, 0), (0, 0)))
         first = jnp.arange(x.shape[1])[None] - inputs.positions
         return Mixed(self._output(sums - jnp.take_along_axis(before, first[..., None], axis=1), inputs))
@@ -33,16 +33,20 @@ class RunningMean(nn.Module):
     def read(self, x, inputs, state):
         """Map the next T tokens. Padding has the position -1."""
         is_token = (inputs.positions >= 0)[..., None]
-        sums = state.own + jnp.cumsum(jnp.where(is_token, self.value(x), 0), axis=1)
+        sums = state.own + jnp.cumsum(jnp.where(is_token, self._values(x), 0), axis=1)
         return Mixed(self._output(sums, inputs), sums[:, -1:])
 
     def step(self, x, inputs, state):
         """Map one token of each of W hypotheses, x [B, W, D]."""
-        sums = state.own + self.value(x)
+        sums = state.own + self._values(x)
         return Mixed(self._output(sums, inputs), sums)
 
+    def _values(self, x):
+        return self.value(x).astype(jnp.float32)
+
     def _output(self, sums, inputs):
-        return self.out(sums / jnp.maximum(inputs.positions + 1, 1)[..., None].astype(sums.dtype))
+        mean = sums / jnp.maximum(inputs.positions + 1, 1)[..., None]
+        return self.out(mean.astype(self.config.dtype))
 
 
 RUNNING_MEAN = Mixer(
@@ -54,7 +58,7 @@ RUNNING_MEAN = Mixer(
         "value/bias": Axes((), ("mlp",)),
         "out/bias": Axes((), (None,)),
     },
-    start=lambda config, rows, slots: jnp.zeros((rows, 1, config.emb_dim), config.dtype),
+    start=lambda config, rows, slots: jnp.zeros((rows, 1, config.emb_dim)),
     flops=lambda config, tokens: tokens.number * 4 * config.emb_dim**2,
     kept_bytes=lambda config, tokens: tokens.number * 3 * config.emb_dim * 4,
 )
