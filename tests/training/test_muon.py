@@ -8,14 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from training_support import distance, identical, small_config
+from training_support import compiled_step, distance, identical, read_by, small_config, start, uneven_batch
 
+from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import OptimizerConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.models.architecture import parameter_axes
 from transformer_jax.nn.axes import Axes
 from transformer_jax.training.hyper import Hyper, split
 from transformer_jax.training.muon import newton_schulz_flops, orthogonalised, routes, scale_by_muon
 from transformer_jax.training.optimizers import make_optimizer, updates_made
+from transformer_jax.training.state import state_shapes, state_template
 
 TABLE = {
     "embedding/embedding": Axes(("vocab",), ("emb",)),
@@ -324,3 +327,37 @@ def test_rates_by_layer_multiply_the_update():
         expected = plain[f"decoder/{end}"] * np.array(of_layers, np.float32).reshape(-1, 1, 1, 1)
         np.testing.assert_allclose(slower[f"decoder/{end}"], expected, rtol=1e-6)
     np.testing.assert_allclose(slower["cell/kernel"], plain["cell/kernel"], rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_layers_of_several_kinds_are_stored_and_resumed_bit_for_bit(tmp_path):
+    """In parts of a batch, with a momentum in bfloat16 and the first layer frozen; every trained matrix changes."""
+    config = small_config(
+        {
+            **{"model.architecture": "decoder_only", "task.name": "language_model", "model.num_decoder_layers": 4},
+            **{"model.num_encoder_layers": 6, "model.layer_pattern": "AGXA", "model.norm_position": "pre"},
+            "model.layer_kinds": "G: mixer=gated_delta; X: mixer=gated_delta, feed_forward=experts; A:",
+            **{"model.scan_layers": True, "training.accumulation_steps": 2, "optimizer.freeze": "decoder/layers:1"},
+            **{"optimizer.name": "muon", "optimizer.momentum_dtype": "bfloat16"},
+        }
+    )
+    static, hyper = split(config)
+    first = state = start(static, hyper)
+    batches = [read_by("decoder_only", uneven_batch((5, 1, 0, 4) * 4, seed=seed)) for seed in range(3)]
+    for batch in batches[:2]:
+        state, _ = compiled_step(static)(state, batch, hyper)
+    with CheckpointStore(tmp_path) as store:
+        store.save(2, state, {}, {})
+        expected, _ = compiled_step(static)(state, batches[2], hyper)
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    restored = CheckpointStore(tmp_path).restore(
+        state_template(static, hyper, jax.tree.map(lambda _: device, state_shapes(static, hyper)))
+    )
+    assert identical(compiled_step(static)(restored.state, batches[2], hyper)[0], expected)
+    before, rules = by_path(first.params), by_path(routes(first.params, parameter_axes(static.model)))
+    for path, x in by_path(expected.params).items():
+        frozen = 1 if path.startswith("decoder/layers/") else 0
+        np.testing.assert_array_equal(x[:frozen], before[path][:frozen])
+        if rules[path] == "muon":
+            assert all((new != old).any() for new, old in zip(x[frozen:], before[path][frozen:], strict=True)), path
+    assert sum(rule == "muon" for rule in rules.values()) == 6 + 9 + 9
