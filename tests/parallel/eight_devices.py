@@ -31,6 +31,7 @@ from transformer_jax.nn.collected import over_devices
 from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.parallel.placement import DATA
 from transformer_jax.tasks.batches.of_split import training_batches
+from transformer_jax.training.extras import AVERAGE, averaged, decay_at
 from transformer_jax.training.hyper import StaticConfig, split
 from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
 from transformer_jax.training.step import batch_gradient, make_train_step
@@ -204,6 +205,7 @@ def run(fields: dict[str, Any], launcher: str, num_devices: int | None, step: st
     steps = []
     for i, batch in enumerate(batches_of(config)[:num_steps]):
         previous, before = state, compilations
+        average = jax.tree.map(np.asarray, previous.extra[AVERAGE])  # the step donates it
         state, output = launch.step(previous, batch, hyper)
         jax.block_until_ready((state, output))
         steps.append(
@@ -216,6 +218,10 @@ def run(fields: dict[str, Any], launcher: str, num_devices: int | None, step: st
                 **compared(step, state, output, expected, i),
             }
         )
+        if step == "train":
+            share_kept = decay_at(jnp.int32(i + 1), jnp.float32(hyper.ema_decay))
+            weights = jax.tree.map(np.asarray, state.params)
+            steps[-1]["average"] = distance(state.extra[AVERAGE], averaged(average, weights, share_kept))
     return {"num_devices": launch.mesh.devices.size, "steps": steps}
 
 

@@ -142,6 +142,7 @@ def check_update(result: dict[str, Any]) -> None:
     """Compare Adam's moments and the metrics; parameters whose gradient is only rounding move by whole steps."""
     for step in result["steps"]:
         assert step["moments"] < 1e-5
+        assert step["average"] < 1e-6
         sums = {"loss", "nll", "accuracy", "gradient_norm", "tokens", "weight"}
         assert set(step["metrics"]) == sums | {"learning_rate", "filled", "slots"}
         for name, (actual, expected) in step["metrics"].items():

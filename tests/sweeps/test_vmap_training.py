@@ -23,9 +23,16 @@ from transformer_jax.training.stepper import over_trials
 pytestmark = pytest.mark.slow
 
 FIELDS = [
-    {"seed": "0"},
-    {"seed": "1", "optimizer.learning_rate": "0.003", "model.dropout_rate": "0.3"},
-    {"seed": "2", "seed_init": "0", "seed_data": "7", "optimizer.warmup_steps": "5", "optimizer.beta2": "0.9"},
+    {"seed": "0", "training.ema_decay": "0.9"},
+    {"seed": "1", "training.ema_decay": "0.2", "optimizer.learning_rate": "0.003", "model.dropout_rate": "0.3"},
+    {
+        "seed": "2",
+        "training.ema_decay": "0.3",
+        "seed_init": "0",
+        "seed_data": "7",
+        "optimizer.warmup_steps": "5",
+        "optimizer.beta2": "0.9",
+    },
 ]
 
 
@@ -72,7 +79,7 @@ def _compiled_once(programs, monkeypatch):
 
 
 def test_trials_of_one_program_equal_single_runs(tmp_path, alone):
-    """They have their own seeds, schedules and dropout rates, checkpoints, metrics and rows."""
+    """They have their own seeds, schedules and dropout rates, averages, checkpoints, metrics and rows."""
     found, seen = configs(tmp_path), []
 
     def recording(step, axis):
