@@ -9,6 +9,8 @@ from typing import ClassVar
 import pytest
 from log_support import CONFIG, log_of, with_trackers
 
+from transformer_jax import trust
+from transformer_jax.builtin import parts
 from transformer_jax.checkpoints.workdir import STUDY, TRIALS
 from transformer_jax.config import ExperimentConfig, TrainingConfig
 from transformer_jax.errors import ConfigError
@@ -63,9 +65,9 @@ def memory(monkeypatch):
 @pytest.mark.parametrize(
     ("trackers", "problem"),
     [
-        ("jsonl,tensorbord", r"'tensorbord': expected some of jsonl, tensorboard.*\(did you mean 'tensorboard'\?\)"),
-        ("jsonl,", "'': expected some of jsonl, "),
-        ("", "'': expected some of jsonl, "),
+        ("jsonl,tensorbord", r"'tensorbord': expected one of jsonl, tensorboard.*\(did you mean 'tensorboard'\?\)"),
+        ("jsonl,", "'': expected one of jsonl, "),
+        ("", "'': expected one of jsonl, "),
         ("jsonl,tensorboard,jsonl", "expected every tracker once"),
         ("tensorboard", r"expected jsonl too: resuming, sweeps and reports read metrics\.jsonl"),
     ],
@@ -119,6 +121,21 @@ def test_a_resume_cuts_and_sends_the_lines_that_the_tracker_lacks(tmp_path, memo
     assert memory.calls[1] == ("cut", 5)
     assert [call[1] for call in memory.calls if call[0] == "write"] == [*sent, 6]
     assert all(call[3] == {"loss": call[1] / 2} for call in memory.calls[2:-2])
+
+
+def test_the_tracker_of_the_page_keeps_the_losses_of_a_run_and_its_resume(tmp_path, monkeypatch):
+    """docs/extending.md. A line after the checkpoint at which the run resumes is forgotten."""
+    monkeypatch.syspath_prepend(str(parts()["losses"].parent))
+    monkeypatch.setattr(trust, "_state", trust._State())
+    trust.trust_modules("losses")
+    names = "jsonl, losses:Losses"
+    with log_of(tmp_path, 0, names) as log:
+        log.write(1, "train", {"loss": 3.0})
+        log.write(2, "train", {"loss": 9.0})
+    with log_of(tmp_path, 1, names) as log:
+        log.write(1, "valid", {"accuracy": 0.5})
+        log.write(2, "train", {"loss": 2.5})
+    assert (tmp_path / "losses.tsv").read_text() == "1\ttrain\t3.0\n2\ttrain\t2.5\n"
 
 
 def test_an_error_of_training_is_told(tmp_path, memory):

@@ -8,10 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from transformer_jax.config.fields import Choices, DerivedFloat, DerivedInt, choice, field, number, rate
+from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, field, number, rate
 from transformer_jax.config.model import TRANSFORMERS
 from transformer_jax.config.patterns import check_pattern
-from transformer_jax.config.similar_names import nearest
 from transformer_jax.config.task import SOURCE_TO_TARGET
 
 MAX_STEPS = 2**31 - 1  # steps are counted in int32
@@ -27,7 +26,6 @@ _WITH_EXPERTS = {"model.feed_forward": ("experts",)}
 _ADAM = {"optimizer.name": ("adam", "muon")}
 _MUON = {"optimizer.name": ("muon",)}
 _JIT = {"parallel.launcher": ("jit",)}
-_TRACKERS = Choices("transformer_jax.trackers.tracker:TRACKERS")
 _RECORD = "jsonl"
 
 
@@ -351,9 +349,12 @@ class TrainingConfig:
     best_metric: str = field(
         "loss", "validation metric that ranks checkpoints; tasks/task.py. Some metrics decode at every validation"
     )
-    trackers: str = field(
+    trackers: str = choice(
         "jsonl,tensorboard",
-        "where metrics are logged, separated by commas: jsonl, and any others of trackers/tracker.py",
+        "transformer_jax.trackers.tracker:TRACKERS",
+        "where metrics are logged, separated by commas: jsonl, and any others; trackers/tracker.py",
+        outside=True,
+        several=True,
         bookkeeping=True,
     )
 
@@ -372,12 +373,9 @@ class TrainingConfig:
 def parse_trackers(text: str) -> tuple[str, ...]:
     """Return the names of `training.trackers`.
 
-    Raises: ValueError, whose text says why, for an unknown or repeated name, or if the record of the run is missing.
+    Raises: ValueError, whose text says why, for a repeated name, or if the record of the run is missing.
     """
     names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if name not in _TRACKERS:
-            raise ValueError(f"'{name}': expected some of {', '.join(_TRACKERS)}{nearest(name, _TRACKERS)}")
     if len(set(names)) < len(names):
         raise ValueError("expected every tracker once")
     if _RECORD not in names:
