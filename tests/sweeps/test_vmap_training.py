@@ -16,6 +16,7 @@ from transformer_jax.evaluation.loading import load
 from transformer_jax.sweeps import vmap_training
 from transformer_jax.sweeps.vmap_training import train_together
 from transformer_jax.tasks.batches.of_split import training_batches
+from transformer_jax.trackers.tracker import TRACKERS
 from transformer_jax.training import loop
 from transformer_jax.training.run import train
 from transformer_jax.training.stepper import over_trials
@@ -136,6 +137,33 @@ def test_trials_at_different_steps_resume_alone_or_together(tmp_path, alone):
         outcomes = train_together(found, make_validate, "map")
     assert {outcome.reason for outcome in outcomes.values()} == {"finished"}
     assert [step for name, step in seen if name == "after_batch"] == [*range(1, 9), *range(6, 9)]
+    for path, expected in zip(found, alone, strict=True):
+        assert losses(path) == pytest.approx(expected, rel=1e-4)
+
+
+def test_every_trial_has_trackers_of_its_own(tmp_path, alone, monkeypatch):
+    written = {}
+
+    class Memory:
+        def __init__(self, run):
+            self.lines = written.setdefault(run.workdir, [])
+
+        def cut(self, step):
+            return step
+
+        def write(self, step, split, metrics):
+            self.lines.append((step, split, metrics["loss"]))
+
+        def attach(self, file, name): ...
+
+        def finish(self, failed): ...
+
+    monkeypatch.setattr(TRACKERS, "_registered", {"memory": Memory})
+    found = configs(tmp_path, [fields | {"training.trackers": "jsonl,memory"} for fields in FIELDS])
+    train_together(found, make_validate, "map")
+    assert written == {
+        path: [(line["step"], line["split"], line["loss"]) for line in metric_lines(path)] for path in found
+    }
     for path, expected in zip(found, alone, strict=True):
         assert losses(path) == pytest.approx(expected, rel=1e-4)
 

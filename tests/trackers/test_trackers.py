@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 from log_support import CONFIG, log_of, with_trackers
+from run_support import argv, run_main, write_corpus
 
 from transformer_jax import trust
 from transformer_jax.builtin import parts
@@ -91,6 +92,14 @@ def test_a_tracker_whose_package_is_missing_names_the_extra(memory):
         check_trackers(with_trackers(ALL))
     memory.package = "json"
     check_trackers(with_trackers(ALL))
+
+
+def test_a_missing_package_is_an_error_before_anything_is_prepared(tmp_path, memory, capsys):
+    memory.package = "surely_not_installed"
+    folder = write_corpus(tmp_path / "corpus")
+    assert run_main(argv("train", folder, f"--config.training.trackers={ALL}")) == 2
+    assert "error: training.trackers: memory needs the package surely_not_installed; " in capsys.readouterr().err
+    assert not (folder / "run" / "token_cache").exists()
 
 
 def test_an_object_without_the_methods_is_refused():

@@ -11,6 +11,7 @@ online run is continued, and the steps that it has are not sent again.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -35,9 +36,11 @@ class WeightsAndBiases:
     package = "wandb"
 
     def __init__(self, run: TrackedRun) -> None:
-        """Raises: OSError if WORKDIR/wandb cannot be made."""
+        """Raises: OSError if WORKDIR/wandb cannot be made or written; W&B would take a temporary folder instead."""
         self._run, self._folder = run, run.workdir / "wandb"
         self._folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(self._folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self._folder))
         self._is_offline = os.environ.get("WANDB_MODE", "offline") == "offline"
         self._opened: Any = None
 
