@@ -195,6 +195,17 @@ def inspection_of(spec, override, capsys):
     return json.loads(capsys.readouterr().out)
 
 
+def test_multiples_of_the_learning_rate_by_parameter(capsys):
+    flag = "--config.optimizer.lr_multipliers=embedding=0.3; decoder/final_norm=2"
+    assert main(["inspect", "--config=quickstart", flag]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if " x 0.3" in line or " x 2" in line]
+    assert [(row[0], row[-2:]) for row in rows if row[-2] == "x"] == [
+        *(("bias", ["x", "2"]), ("scale", ["x", "2"]), ("embedding", ["x", "0.3"]))
+    ]
+    assert main(["inspect", "--config=quickstart", "--config.optimizer.lr_multipliers=embed=2"]) == 2
+    assert "optimizer.lr_multipliers: 'embed' matches no parameter" in capsys.readouterr().err
+
+
 def test_a_config_of_text_files_does_not_read_them(capsys):
     assert main(["inspect", f"--config={CONFIGS / 'multi30k.py'}", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)["config"]["data"]

@@ -137,6 +137,15 @@ def test_a_run_that_ended_by_its_patience_is_finished(runs, listed):
     assert row["why"] == "best_metric has not improved in 3 validations"
 
 
+def test_a_record_with_other_types_is_not_believed(runs, listed, capsys):
+    rewrite_record(runs / "first", validations={"metric": "loss", "best": "low", "stale": 0})
+    assert (listed(runs)["first"]["metric"], listed(runs)["first"]["best"]) == ("", None)
+    rewrite_record(runs / "first", validations=[])
+    assert listed(runs)["first"]["state"] == "broken"
+    assert main(["runs", str(runs)]) == 0
+    assert "Traceback" not in capsys.readouterr().out
+
+
 def test_updates_that_were_not_finite(runs, listed):
     """Such as those before the checkpoint, after which the run went on with other fields."""
     folder = runs / "first" / "nonfinite"

@@ -4,24 +4,29 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from training_support import compiled_step, distance, small_config, start, uneven_batch
 
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import OptimizerConfig, parse_multipliers
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
 from transformer_jax.nn.axes import Axes
 from transformer_jax.tasks.task import param_shapes
+from transformer_jax.training import resume
 from transformer_jax.training.describe import multiplier_notes
 from transformer_jax.training.freezing import multiplied
 from transformer_jax.training.hyper import Hyper, split
 from transformer_jax.training.optimizers import OPTIMIZERS, make_optimizer
-from transformer_jax.training.resume import check_decay
-from transformer_jax.training.state import state_shapes
+from transformer_jax.training.resume import check_decay, restore_newest
+from transformer_jax.training.state import TrainState, state_shapes
 from transformer_jax.training.step import make_train_step
 from transformer_jax.training.stepper import StackedStepper, over_trials
 
@@ -380,3 +385,18 @@ def test_a_stable_run_may_be_resumed_with_a_decay_that_is_still_to_come():
     check_decay(config, stored, 80)
     with pytest.raises(ConfigError, match="would have begun after update 80, before the 90"):
         check_decay(config, stored, 90)
+
+
+def test_a_resume_is_checked_before_the_run_goes_on(monkeypatch):
+    """By the number of updates, which skipped steps do not count."""
+    config, stored = small_config({**AT_RESUME, "optimizer.decay_steps": 200}), small_config(AT_RESUME).to_dict()
+    store, directory = mock.Mock(spec=CheckpointStore), mock.Mock(spec=WorkDirectory)
+    store.steps.return_value = [90]
+    monkeypatch.setattr(resume, "resumable_record", lambda _: {"config": stored})
+    template = state_shapes(*split(config))
+    for updates, message in ((81, "has begun, after update 80 of 81"), (80, "side files")):
+        state = TrainState(jnp.int32(90), {}, (optax.ScaleByScheduleState(jnp.int32(updates)),))
+        store.restore.return_value = (90, state, {})
+        store.open.side_effect = ConfigError("side files")  # what comes next
+        with pytest.raises(ConfigError, match=message):
+            restore_newest(config, directory, store, template)
