@@ -39,6 +39,7 @@ from transformer_jax.tasks.batches.pair_rows import reads_source_two_way
 from transformer_jax.tasks.metrics.rouge import Rules, corpus_scores
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.tasks.trained.decode_requests import source_request
+from transformer_jax.trackers.tracker import TRACKERS
 from transformer_jax.training.hyper import split
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.schedules import learning_rate
@@ -191,6 +192,7 @@ USES = {
         f"optimizer.{field}": lambda _, value, field=field: optimizer(field, value)
         for field in ("name", "muon_scale", "decay_mask", "momentum_dtype", "second_moment_dtype")
     },
+    "training.trackers": lambda _, value: [TRACKERS[name] for name in value.split(",")],
     "training.on_nonfinite": lambda _, value: split(changed("training.on_nonfinite", value)),
     "parallel.launcher": lambda _, value: make_launcher(changed("parallel.launcher", value), lambda *args: args, None),
     **{

@@ -21,6 +21,7 @@ from transformer_jax.config import (
     problems_of,
     walk,
 )
+from transformer_jax.config.fields import chosen_names
 from transformer_jax.errors import ConfigError, UserError
 
 SECTIONS = {
@@ -170,9 +171,12 @@ def test_every_field_is_checked(section, field):
             wrong.append(expected(field.metadata[limit] + step))
     if "choices" in field.metadata:
         wrong.append("no such choice")
-        assert field.default is None or field.default in field.metadata["choices"]
+        names = [] if field.default is None else chosen_names(field, field.default)
+        assert all(name in field.metadata["choices"] for name in names)
     for value in wrong:
-        assert f"{section}.{field.name}={value!r}: expected" in message(**{f"{section}__{field.name}": value})
+        name = f"{value!r}: " if field.metadata.get("several") and isinstance(value, str) else ""
+        expected_text = f"{section}.{field.name}={value!r}: {name}expected"
+        assert expected_text in message(**{f"{section}__{field.name}": value})
 
 
 def test_limits_themselves_are_valid():

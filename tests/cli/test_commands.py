@@ -77,15 +77,18 @@ def test_a_bad_config_is_one_message_and_nothing_starts(train, capsys, argv, mes
 
 
 def test_evaluate_passes_typed_overrides(evaluate):
+    given = {"baselines": False, "files": None, "weights": "scored"}
     assert main(["evaluate", "--checkpoint=runs/x"]) == 0
-    assert evaluate.call_args == mock.call(Path("runs/x"), None, {}, generate=True, baselines=False, files=None)
+    assert evaluate.call_args == mock.call(Path("runs/x"), None, {}, generate=True, **given)
     argv = ["--splits=test, valid", "--evaluation.average_checkpoints=5", "--data.dir=d", "--nogenerate"]
     assert main(["evaluate", "--checkpoint=runs/x/checkpoints/7", *argv]) == 0
     overrides = {"evaluation.average_checkpoints": 5, "data.dir": "d"}
     checkpoint, splits = Path("runs/x/checkpoints/7"), ["test", "valid"]
-    assert evaluate.call_args == mock.call(checkpoint, splits, overrides, generate=False, baselines=False, files=None)
+    assert evaluate.call_args == mock.call(checkpoint, splits, overrides, generate=False, **given)
     assert main(["evaluate", "--checkpoint=runs/x", "--baselines"]) == 0
-    assert evaluate.call_args == mock.call(Path("runs/x"), None, {}, generate=True, baselines=True, files=None)
+    assert evaluate.call_args == mock.call(Path("runs/x"), None, {}, generate=True, **{**given, "baselines": True})
+    assert main(["evaluate", "--checkpoint=runs/x", "--weights=both"]) == 0
+    assert evaluate.call_args == mock.call(Path("runs/x"), None, {}, generate=True, **{**given, "weights": "both"})
 
 
 @pytest.mark.parametrize(
