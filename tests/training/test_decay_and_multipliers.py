@@ -46,6 +46,8 @@ AXES = {
 MULTIPLIERS = "embedding=0.3; encoder/layers/self_attention/*=2"
 AT_RESUME = {"optimizer.schedule": "wsd", "optimizer.decay_steps": 100, "optimizer.end_fraction": 0.0}
 UPDATES, PEAK, WARMUP, DECAY = 20, 0.05, 4, 0.3
+# Cautious, independent, power of the decay.
+CASES = [(False, False, 1.0), (False, True, 0.5), (True, False, 0.5), (True, True, 1.0)]
 
 
 def tree(seed: int) -> Any:
@@ -78,20 +80,41 @@ def hyper_of(fields: Mapping[str, Any]) -> tuple[OptimizerConfig, Hyper]:
     return static.optimizer, hyper
 
 
-@pytest.mark.parametrize(
-    ("cautious", "independent", "power"),
-    [(False, False, 1.0), (False, True, 0.5), (True, False, 0.5), (True, True, 1.0)],
-)
-def test_twenty_updates_equal_numpy(cautious, independent, power):
-    """Adam with all of the fields and layer_decay, in float64 NumPy."""
-    layer_decay = 0.5 if power == 1.0 else 1.0
+@pytest.fixture(scope="module")
+def after_twenty_updates():
+    """The changes of parameters after 20 updates of Adam by case, from one program."""
+    parts = {case: hyper_of(fields_of(*case)) for case in CASES}
+    optimizers = {case: make_optimizer(static, hyper) for case, (static, hyper) in parts.items()}
+
+    @jax.jit
+    def update(grads, states, params):
+        made = {case: optimizer.update(grads, states[case], params[case]) for case, optimizer in optimizers.items()}
+        moved = {case: jax.tree.map(jnp.add, params[case], updates) for case, (updates, _) in made.items()}
+        return {case: state for case, (_, state) in made.items()}, moved
+
+    params = dict.fromkeys(CASES, tree(0))
+    states = {case: optimizer.init(params[case]) for case, optimizer in optimizers.items()}
+    for t in range(1, UPDATES + 1):
+        states, params = update(tree(t), states, params)
+    before = by_path(tree(0))
+    return {
+        case: {path: np.asarray(p, np.float64) - before[path] for path, p in by_path(of).items()}
+        for case, of in params.items()
+    }
+
+
+def fields_of(cautious: bool, independent: bool, power: float) -> dict[str, Any]:
     fields = {"weight_decay_independent": independent, "weight_decay_cautious": cautious, "decay_power": power}
-    static, hyper = hyper_of({**fields, "lr_multipliers": MULTIPLIERS, "layer_decay": layer_decay})
-    optimizer = make_optimizer(static, hyper)
-    update = jax.jit(optimizer.update)
-    params = tree(0)
-    state = optimizer.init(params)
-    expected = {path: p.astype(np.float64) for path, p in by_path(params).items()}
+    return {**fields, "lr_multipliers": MULTIPLIERS, "layer_decay": 0.5 if power == 1.0 else 1.0}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_twenty_updates_equal_numpy(after_twenty_updates, case):
+    """Adam with all of the fields and layer_decay, in float64 NumPy."""
+    cautious, independent, power = case
+    fields = fields_of(*case)
+    layer_decay, epsilon = fields["layer_decay"], hyper_of(fields)[1].epsilon
+    origin = expected = {path: p.astype(np.float64) for path, p in by_path(tree(0)).items()}
     m = v = dict.fromkeys(expected, 0.0)
     depth = np.array([layer_decay**2, layer_decay]).reshape(2, 1, 1)
     multiples = {
@@ -102,25 +125,23 @@ def test_twenty_updates_equal_numpy(cautious, independent, power):
         "encoder/final_norm/scale": 1.0,
     }
     for t in range(1, UPDATES + 1):
-        grads = tree(t)
-        updates, state = update(grads, state, params)
-        params = jax.tree.map(jnp.add, params, updates)
+        g = by_path(tree(t))
         rate = PEAK * min(t / WARMUP, 1.0) * (1 - max((t - 14) / 6, 0.0) ** power)
-        g = by_path(grads)
         m = {path: 0.8 * m[path] + 0.2 * g[path] for path in g}
         v = {path: 0.9 * v[path] + 0.1 * g[path].astype(np.float64) ** 2 for path in g}
+        new = {}
         for path, w in expected.items():
-            u = m[path] / (1 - 0.8**t) / (np.sqrt(v[path] / (1 - 0.9**t)) + hyper.epsilon)
+            u = m[path] / (1 - 0.8**t) / (np.sqrt(v[path] / (1 - 0.9**t)) + epsilon)
             decayed = DECAY * w if path.endswith("kernel") else 0 * w
             if cautious:
                 decayed = np.where(u * w >= 0, decayed, 0.0)
             if independent:
-                expected[path] = w - multiples[path] * rate * u - rate / PEAK * decayed
+                new[path] = w - multiples[path] * rate * u - rate / PEAK * decayed
             else:
-                expected[path] = w - multiples[path] * rate * (u + decayed)
-    before = by_path(tree(0))
-    moved = {path: np.asarray(p, np.float64) - before[path] for path, p in by_path(params).items()}
-    assert distance(moved, {path: p - before[path] for path, p in expected.items()}) < 1e-5
+                new[path] = w - multiples[path] * rate * (u + decayed)
+        expected = new
+    moved = {path: p - origin[path] for path, p in expected.items()}
+    assert distance(after_twenty_updates[case], moved) < 1e-5
 
 
 @pytest.mark.parametrize(
