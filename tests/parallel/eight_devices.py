@@ -68,7 +68,7 @@ def gradient_step(static: StaticConfig) -> Any:
         grads, sums, _ = gradient(state.params, batch, state.step, hyper)
         grads, sums = over_devices((grads, sums))
         params = jax.tree.map(lambda p, g: p - 0.5 * g / sums["weight"], state.params, grads)
-        return TrainState(state.step + 1, params, state.opt_state), {"grads": grads, "sums": sums}
+        return TrainState(state.step + 1, params, state.opt_state, state.extra), {"grads": grads, "sums": sums}
 
     return step
 
