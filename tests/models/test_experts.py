@@ -119,7 +119,10 @@ NO_EXPERTS = {"layer_pattern": "A", "layer_kinds": "A: feed_forward=dense", "fee
         (NO_EXPERTS | {"experts_per_token": 1}, r"model\.experts_per_token=1 has no effect with feed_forward='dense'"),
         ({"num_experts": 4, "layer_pattern": "A"}, r"layer_pattern='A': unknown letter A"),
         (EXPERTS | {"num_experts": 0}, r"model\.num_experts=0: expected at least 1"),
-        ({"feed_forward": "expert"}, r"model\.feed_forward='expert': expected one of dense, experts "),
+        (
+            {"feed_forward": "expert"},
+            r"model\.feed_forward='expert': expected one of dense, experts, or MODULE:OBJECT ",
+        ),
         ({"training": {"balance_loss": 0.01}}, r"training\.balance_loss=0\.01 has no effect with model\.feed_forward="),
         ({"training": {"router_z_loss": 0.1}}, r"training\.router_z_loss=0\.1 has no effect with model\.feed_forward="),
         (EXPERTS | {"training": {"balance_loss": -1.0}}, r"training\.balance_loss=-1\.0: expected at least 0"),
