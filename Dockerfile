@@ -17,6 +17,7 @@ COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY transformer_jax ./transformer_jax
 COPY configs ./configs
 COPY experiments ./experiments
+COPY examples/parts ./examples/parts
 RUN pip install --no-cache-dir --constraint requirements.lock ".[${EXTRA}]"
 
 WORKDIR /app

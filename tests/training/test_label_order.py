@@ -36,7 +36,7 @@ def data_of(folder, labels, loaded=("head/output/kernel",), kind="classification
     """Return the corpus of a run that starts from a checkpoint with these labels."""
     config = config_of(folder, kind)
     store, leaves = object.__new__(CheckpointStore), {path: Leaf((4, 3), "float32") for path in loaded}
-    run = {"name": "training.init_from=other", "store": store, "stored_step": 3, "new": {}, "unused": {}}
+    run = {"name": "training.init_from=other", "store": store, "stored_step": 3, "new": {}, "unused": {}, "stored": {}}
     with open_workdir(folder / "run", config.to_dict(), False) as directory:
         return open_data(config, directory, OtherRun(**run, loaded=leaves, predicted=labels))
 
