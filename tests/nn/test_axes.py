@@ -121,3 +121,11 @@ def test_a_part_of_a_name_is_no_match():
         axes_of("layers/attn_gate/kernel", table)
     assert axes_of("layers/gate/kernel", table) == table["gate/kernel"]
     assert axes_of("head/anything", table) is None
+
+
+@pytest.mark.parametrize("entry", [("emb", "mlp"), Axes(("emb",), ("hidden",))], ids=["a tuple", "another name"])
+def test_an_entry_of_other_names_or_type_is_refused(entry):
+    with pytest.raises(
+        ValueError, match=r"x/kernel: the axes of 'kernel' are .*; expected Axes\(inputs, outputs\) of emb"
+    ):
+        axes_of("x/kernel", {"kernel": entry})

@@ -16,7 +16,7 @@ from transformer_jax.nn import attention, embeddings, experts, feed_forward, gat
 from transformer_jax.nn.axes import Axes
 from transformer_jax.parallel.rules import shardings
 from transformer_jax.training.hyper import split
-from transformer_jax.training.state import state_shapes
+from transformer_jax.training.state import TrainState, state_shapes
 
 ARCHITECTURES = ("encoder_decoder", "decoder_only", "encoder_only")
 NORMS = {
@@ -206,3 +206,22 @@ def test_the_parameters_of_a_head_are_on_every_device():
         of_head = {path: spec for path, spec in specs.items() if "head/" in path}
         assert len(of_head) == 2
         assert set(of_head.values()) == {PartitionSpec()}
+
+
+def test_arrays_of_an_optimizer_without_the_shape_of_a_parameter_are_on_every_device():
+    """Such as one moment per row, a history of norms, or a list per parameter, which a rule from outside may have."""
+    config = small_config({"model.vocab_size": 24}).model
+    params = shapes(config)
+    rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], 1), x.dtype), params)
+    state = {"mu": params, "rows": rows, "lists": jax.tree.map(lambda x: [x], params), "norms": jnp.zeros(8)}
+    found = shardings(TrainState(jnp.zeros(()), params, state), parameter_axes(config), mesh(fsdp=2, tensor=2))
+    assert found.opt_state["mu"] == found.params
+    others = {name: tree for name, tree in specs_of(found.opt_state).items() if not name.startswith("mu/")}
+    assert len(others) > len(jax.tree.leaves(params))
+    assert set(others.values()) == {PartitionSpec()}
+
+
+def test_an_entry_with_more_axes_than_its_array_is_refused():
+    axes = {"kernel": Axes(("emb",), ("heads", None))}
+    with pytest.raises(ValueError, match=r"^out/kernel \(4, 4\): its entry in PARAMETER_AXES has more axes"):
+        shardings({"out": {"kernel": jnp.zeros((4, 4))}}, axes, mesh())

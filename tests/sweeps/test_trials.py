@@ -81,6 +81,15 @@ def test_trials_of_one_program():
     assert program_key(trials[0].config) != program_key(trials[-1].config)
 
 
+def test_trials_with_other_multipliers_of_the_same_patterns_are_one_program():
+    texts = {"low": "embedding=0.3", "high": "embedding = 0.5", "other": "encoder=0.3", "none": ""}
+    axis = Axis("rates", {name: {"optimizer.lr_multipliers": text} for name, text in texts.items()})
+    trials = grid(study(axis, seeds=(3,))).trials
+    one, other, *others = (program_key(trial.config) for trial in trials)
+    assert one == other
+    assert len({one, *others}) == 3
+
+
 HEADS = over("model.num_heads", 1, 2)
 
 

@@ -421,3 +421,9 @@ def test_a_resume_is_checked_before_the_run_goes_on(monkeypatch):
         store.open.side_effect = ConfigError("side files")  # what comes next
         with pytest.raises(ConfigError, match=message):
             restore_newest(config, directory, store, template)
+
+
+@pytest.mark.parametrize("name", ["weight_decay_independent", "weight_decay_cautious"])
+def test_a_kind_of_decay_without_decay_is_refused(name):
+    with pytest.raises(ConfigError, match=rf"optimizer\.{name}=True has no effect with weight_decay=0"):
+        small_config({f"optimizer.{name}": True, "optimizer.weight_decay": 0.0})

@@ -194,9 +194,9 @@ def _moment_bytes(config: ExperimentConfig, mesh: Any) -> int:
     from transformer_jax.training.hyper import split
     from transformer_jax.training.state import state_shapes
 
-    state = state_shapes(*split(config)).opt_state
+    state = state_shapes(*split(config))
     places = shardings(state, parameter_axes(config.model), mesh)
-    both = zip(jax.tree.leaves(state), jax.tree.leaves(places), strict=True)
+    both = zip(jax.tree.leaves(state.opt_state), jax.tree.leaves(places.opt_state), strict=True)
     return sum(leaf.dtype.itemsize * math.prod(place.shard_shape(leaf.shape)) for leaf, place in both if leaf.ndim)
 
 

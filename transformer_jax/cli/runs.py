@@ -128,4 +128,5 @@ def _print_table(runs: Sequence[Run], differ: Mapping[str, Mapping[str, Any]], a
         )
         table.add_row(*(Text(printable(cell)) for cell in cells))
     print("\n".join(line.rstrip() for line in render_table(table).splitlines()))
-    print(f"{len(runs):,} rows; configs are compared with {against}")
+    rows = "1 row" if len(runs) == 1 else f"{len(runs):,} rows"
+    print(f"{rows}; configs are compared with {against}")

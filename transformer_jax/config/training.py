@@ -196,6 +196,9 @@ class OptimizerConfig:
                 parse(getattr(self, name))
             except ValueError as error:
                 yield f"{name}={getattr(self, name)!r}: {error}"
+        for name in ("weight_decay_independent", "weight_decay_cautious"):
+            if getattr(self, name) and not self.weight_decay:
+                yield f"{name}=True has no effect with weight_decay=0"
 
 
 def _begins(pattern: str, path: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the axes of a parameter are: those of the inputs of a map, and those of its outputs.
+"""The axes of a parameter: those of the inputs of a map, and those of its outputs.
 
 Each block has a table `PARAMETER_AXES`: its keys are regular expressions for the end of a parameter's path, and match
 whole parts of it. Sharding (parallel/rules.py) and the matrices of Muon (training/muon.py) follow from the tables.
@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+NAMES = frozenset({"emb", "heads", "mlp", "vocab"})
+"""Names that an axis can have."""
 WIDTHS = frozenset({"emb", "heads", "mlp"})
 """Names of axes that grow with the width of a model; `vocab`, and an axis without a name, do not."""
 
@@ -49,11 +51,16 @@ _HEAD = re.compile(r"(^|/)head/")
 def axes_of(path: str, table: ParameterAxes) -> Axes | None:
     """Return the axes of the parameter at a path, or at the end of one; None for a parameter of a task's `head`.
 
-    Raises: ValueError if no entry of the table, or more than one, matches the path.
+    Raises: ValueError if no entry of the table, or more than one, matches the path, or if the entry is not an `Axes` of
+      known names.
     """
     if _HEAD.search(path):
         return None
     matching = [(end, axes) for end, axes in table.items() if re.search(rf"(^|/){end}$", path)]
     if len(matching) != 1:
         raise ValueError(f"{path}: expected exactly one matching entry of PARAMETER_AXES, found {matching}")
-    return matching[0][1]
+    [(end, axes)] = matching
+    if not isinstance(axes, Axes) or not NAMES.issuperset(name for name in axes.names if name is not None):
+        names = ", ".join(sorted(NAMES))
+        raise ValueError(f"{path}: the axes of '{end}' are {axes!r}; expected Axes(inputs, outputs) of {names} or None")
+    return axes

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax.checkpoints.workdir import TRIALS
-from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentConfig, walk
+from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentConfig, parse_multipliers, walk
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.designs import Design
@@ -18,6 +18,7 @@ from transformer_jax.sweeps.equal_sizes import size_for
 from transformer_jax.sweeps.study import INIT_FROM, SEED, STEPS, Axis, Range, Study, merged
 from transformer_jax.tasks.task import best_metric
 
+MULTIPLIERS = "optimizer.lr_multipliers"
 PRETRAINING = "pretraining"
 """Folder in the work directory of a study: the work directory of its pretraining."""
 
@@ -296,13 +297,15 @@ def program_key(config: ExperimentConfig) -> tuple[tuple[str, Any], ...]:
     """Return the fields that two trials must agree in to train as one compiled program.
 
     These are all fields except the hyperparameters that are arguments of the compiled step, and those that are read on
-    the host alone. Of a field whose feature can be off, the key has only whether it is on; of the trial of a
-    pretraining that a trial starts from, the variant.
+    the host alone. Of a field whose feature can be off, the key has only whether it is on; of `lr_multipliers`, the
+    patterns; of the trial of a pretraining that a trial starts from, the variant.
     """
     key = []
     for name, field, value in walk(config):
         if field.metadata.get("switch"):
             key.append((name, value != field.metadata.get("off", 0)))
+        elif name == MULTIPLIERS:
+            key.append((name, tuple(rule.pattern for rule in parse_multipliers(value))))
         elif name == INIT_FROM:
             key.append((name, re.sub(r",seed=\d+$", "", value)))
         elif not (field.metadata.get("hyper") or field.metadata.get("host")):
