@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from log_support import with_trackers
 from report_support import write_workdir
 from run_support import ROOT
 
@@ -21,10 +22,11 @@ from transformer_jax import trust
 from transformer_jax.checkpoints.manifest import Manifest, seal
 from transformer_jax.cli.help import COMMANDS, command_help
 from transformer_jax.cli.main import main
-from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig, parse_kinds
+from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig, TrainingConfig, parse_kinds
 from transformer_jax.config_file import read_config
 from transformer_jax.data.sources import SOURCES
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.evaluation.loading import apply_overrides
 from transformer_jax.host.files import with_checksum, without_checksum
 from transformer_jax.sweeps import worker
 from transformer_jax.sweeps.executors.executor import Options, worker_command
@@ -34,6 +36,7 @@ from transformer_jax.sweeps.results import RESULT, SPEC, claim_sweep, mark_prune
 from transformer_jax.sweeps.study import NOWHERE, load_study
 from transformer_jax.sweeps.study_json import declaration_of, with_code
 from transformer_jax.tasks.task import TASKS
+from transformer_jax.trackers.results import track_scores
 from transformer_jax.trust import UntrustedError
 
 PART = """
@@ -288,6 +291,28 @@ def test_help_has_the_flag_once():
     for name in COMMANDS:
         count = command_help(name, full=False).count("--trust=")
         assert count == (0 if name in ("list", "doctor", "runs") else 1), name
+
+
+def test_weights_need_no_tracker_of_their_training(folder, capsys, caplog):
+    """A tracker changes no number. Where it would get scores, it is a warning that names the remedy."""
+    name = "evil:Tracker"
+    run = run_in(folder, **{"training.trackers": f"jsonl, tensorboard,{name}"})
+    assert main(["inspect", f"--checkpoint={run}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["config"]["training"]["trackers"] == "jsonl,tensorboard"
+    assert main(["inspect", f"--config={run / 'config.json'}"]) == 2  # it could train
+    assert f"{name}', code that is not part of this package. It is not" in capsys.readouterr().err
+    with trust.command():
+        config = apply_overrides(naming(**{"training.trackers": f"jsonl,{name},nowhere:Gone"}), {})
+        assert config == ExperimentConfig(training=TrainingConfig(trackers="jsonl")).resolved()
+        track_scores(with_trackers(f"jsonl,{name}", config), folder, 1, {"test": {"loss": 1.0}})
+        assert not imported(folder)
+        trust.trust_modules("nowhere")
+        track_scores(with_trackers("jsonl,nowhere:Gone", config), folder, 1, {"test": {"loss": 1.0}})
+    untrusted, missing = [record.getMessage() for record in caplog.records]
+    assert f"the tracker {name} gets nothing more from this process: UntrustedError: " in untrusted
+    assert "pass --trust=evil (or" in untrusted
+    assert "No module named 'nowhere'" in missing
+    assert missing.endswith("The scores are complete in the folder evaluation")
 
 
 # --- what the user has written -------------------------------------------------------------------------------------

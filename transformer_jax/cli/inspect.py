@@ -21,7 +21,7 @@ from typing import Any
 from absl import flags
 
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, config_flag, path_flag, switch
-from transformer_jax.config import ExperimentConfig, ModelConfig, layer_letters, layer_numbers
+from transformer_jax.config import ExperimentConfig, ModelConfig, layer_letters, layer_numbers, without_outside_trackers
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.host import exit_codes
@@ -93,7 +93,7 @@ def _config(arguments: Arguments) -> ExperimentConfig:
     if "config" not in record:
         raise CheckpointError(f"{checkpoint}: its record contains no config")
     with reading(store.folder(step) / RECORD):
-        return ExperimentConfig.from_config_dict(record["config"])
+        return ExperimentConfig.from_config_dict(without_outside_trackers(record["config"]))
 
 
 def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str, Any]:

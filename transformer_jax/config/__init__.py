@@ -29,6 +29,7 @@ from transformer_jax.config.experiment import (
     is_rounding,
     leaf_fields,
     outside_parts,
+    without_outside_trackers,
 )
 from transformer_jax.config.layers import (
     LAYERS,
@@ -125,4 +126,5 @@ __all__ = [
     "unread_by",
     "walk",
     "without_effect",
+    "without_outside_trackers",
 ]

@@ -473,6 +473,27 @@ def outside_parts(values: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+def without_outside_trackers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored config, for any use but training, without the objects of other modules that only training needs.
+
+    These are the values `MODULE:OBJECT` of fields marked `bookkeeping`: trackers. They change no parameter, so that
+    their modules may be missing, or not be trusted.
+
+    Args:
+      values: nested, as in a checkpoint's record.
+    """
+    result = dict(values)
+    for name, field in _outside_fields().items():
+        section, _, leaf = name.rpartition(".")
+        of = result.get(section)
+        if field.metadata.get("bookkeeping") and isinstance(of, Mapping) and isinstance(of.get(leaf), str):
+            parts = chosen_names(field, of[leaf])
+            kept = [part for part in parts if not _is_outside(field, part)]
+            if kept != parts:
+                result[section] = {**of, leaf: ",".join(kept)}
+    return result
+
+
 def _is_outside(field: dataclasses.Field, name: str) -> bool:
     return ":" in name and name not in (field.metadata["choices"].loaded_table or ())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,8 +22,10 @@ from transformer_jax.config import (
     DecodeConfig,
     EvaluationConfig,
     ExperimentConfig,
+    TrainingConfig,
     field_types,
     nearest,
+    without_outside_trackers,
 )
 from transformer_jax.config.task import RULES_OF_SCORES
 from transformer_jax.data.datasets import Data
@@ -59,7 +62,8 @@ class Loaded(NamedTuple):
     steps: the steps whose parameters were averaged. corpus: the fingerprint of the training corpus; None if the model
     was converted. directory: the folder of the checkpoints. name: `step_5`, or the name of a copy, if the path named
     this one checkpoint; None for the newest. labels: names of the labels that it predicts; empty if it predicts none.
-    weights: `averaged`, or `raw` for those that the optimizer updates; empty if these are its only weights.
+    weights: `averaged`, or `raw` for those that the optimizer updates; empty if these are its only weights. trackers:
+    those of its training. `config` has only the built-in ones of them, since others may not be here, or not be trusted.
     """
 
     config: ExperimentConfig
@@ -71,6 +75,14 @@ class Loaded(NamedTuple):
     name: str | None
     labels: tuple[str, ...] = ()
     weights: str = ""
+    trackers: str = TrainingConfig.trackers
+
+    @property
+    def tracked_config(self) -> ExperimentConfig:
+        """The config with all trackers of the training, for `trackers.results`; it must not be resolved again."""
+        return dataclasses.replace(
+            self.config, training=dataclasses.replace(self.config.training, trackers=self.trackers)
+        )
 
     @property
     def workdir(self) -> Path:
@@ -122,9 +134,11 @@ def of_training(config: ExperimentConfig, params: Params, data: Data, step: int,
     """
     params = on_one_device(params)
     check_finite(by_path(params), f"{workdir}: step {step}")
+    trackers = config.training.trackers
     config, corpus = apply_overrides(config.to_dict(), {}), data.source.fingerprint()
     weights = weights_of(_shapes(config).get(EXTRA, {}))
-    return Loaded(config, params, data.tokenizer, (step,), corpus, workdir / CHECKPOINTS, None, data.labels, weights)
+    directory = workdir / CHECKPOINTS
+    return Loaded(config, params, data.tokenizer, (step,), corpus, directory, None, data.labels, weights, trackers)
 
 
 def load_translator(
@@ -252,7 +266,8 @@ def _load_step(
     tokenizer = tokenizer_of_files({file: checkpoint.side_files[file] for file in expected})
     labels = stored_labels(checkpoint.side_files) or ()
     weights = RAW if raw else weights
-    return Loaded(config, params, tokenizer, steps, record["corpus"], store.directory, name, labels, weights)
+    corpus, trackers = record["corpus"], record["config"]["training"].get("trackers", TrainingConfig.trackers)
+    return Loaded(config, params, tokenizer, steps, corpus, store.directory, name, labels, weights, trackers)
 
 
 def _warn_of_other_configs(store: CheckpointStore, steps: Sequence[int], config: Mapping[str, Any]) -> None:
@@ -295,6 +310,8 @@ _SECTIONS = {
 def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> ExperimentConfig:
     """Return the config of a checkpoint with overrides of fields that do not change the trained model.
 
+    Trackers from outside the package are left out.
+
     Raises: ConfigError for any other field.
     """
     try:
@@ -322,4 +339,4 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
     # The checkpoints on disk limit the average, not the number that the training was configured to keep.
     keep = sections["training"]["keep_last"]
     sections["training"]["keep_last"] = max(keep, sections["evaluation"]["average_checkpoints"])
-    return ExperimentConfig.from_config_dict(sections)
+    return ExperimentConfig.from_config_dict(without_outside_trackers(sections))

@@ -104,7 +104,7 @@ def evaluate(
         _name_files(names, each.folder)
     tracked = {suffix: f"_{RAW}" if suffix or is_raw else "" for suffix in scorers}
     scores = {name + end: results[name + suffix] for name in names for suffix, end in tracked.items()}
-    track_scores(scorer.loaded.config, scorer.loaded.workdir, scorer.loaded.steps[-1], scores)
+    track_scores(scorer.loaded.tracked_config, scorer.loaded.workdir, scorer.loaded.steps[-1], scores)
     return results
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from transformer_jax.checkpoints.locate import open_checkpoint
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import ExperimentConfig, without_outside_trackers
 from transformer_jax.data.side_files import stored_tokenizer
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import CheckpointError
@@ -40,7 +40,8 @@ def read_pretrained(path: str, architecture: str) -> PretrainedModel:
         if step is None:
             raise CheckpointError(f"{store.directory}: no checkpoint")
         checkpoint = store.open(step)
-        stored = ExperimentConfig.from_config_dict(checkpoint.record["config"]).with_derived_unset()
+        values = without_outside_trackers(checkpoint.record["config"])
+        stored = ExperimentConfig.from_config_dict(values).with_derived_unset()
         tokenizer = stored_tokenizer(checkpoint.side_files)
     except CheckpointError as error:
         raise CheckpointError(f"training.init_from={path}: {error}") from error

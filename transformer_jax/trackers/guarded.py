@@ -66,7 +66,7 @@ class Guarded:
             self._thread.join(FINISH_SECONDS)
         if self._thread.is_alive():
             self._failed = True  # the process may end in the middle of a call: no second warning
-            self._warn(f"it has not finished after {FINISH_SECONDS:.0f} s, and is not waited for")
+            warn(self._run, self._name, f"it has not finished after {FINISH_SECONDS:.0f} s")
 
     def _work(self) -> None:
         tracker: Tracker | None = None
@@ -77,13 +77,15 @@ class Guarded:
                 call(tracker)
         except (Exception, SystemExit) as error:
             if not self._failed:
-                self._warn(f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST]}")
+                warn(self._run, self._name, error)
             if tracker is not None:
                 with contextlib.suppress(Exception, SystemExit):
                     tracker.finish(True)
 
-    def _warn(self, why: str) -> None:
-        logger.warning(
-            "%s: the tracker %s gets nothing more from this process: %s. %s",
-            *(self._run.workdir, self._name, why, _STILL[self._run.job]),
-        )
+
+def warn(run: TrackedRun, name: str, error: BaseException | str) -> None:
+    """Log the one warning that a tracker has failed, and what is complete without it."""
+    why = error if isinstance(error, str) else f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST]}"
+    logger.warning(
+        "%s: the tracker %s gets nothing more from this process: %s. %s", run.workdir, name, why, _STILL[run.job]
+    )

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.config import ExperimentConfig, parse_trackers
-from transformer_jax.trackers.guarded import Guarded
-from transformer_jax.trackers.tracker import Job, further, tracked_run
+from transformer_jax.errors import ConfigError
+from transformer_jax.trackers.guarded import Guarded, warn
+from transformer_jax.trackers.tracker import Job, TrackedRun, is_essential, tracked_run
 
 
 def track_scores(config: ExperimentConfig, workdir: Path, step: int, scores: Mapping[str, Mapping[str, Any]]) -> None:
@@ -17,7 +18,8 @@ def track_scores(config: ExperimentConfig, workdir: Path, step: int, scores: Map
 
     Those of raw weights have the split evaluation/SPLIT_raw.
 
-    metrics.jsonl and TensorBoard get none: they are the log of the training.
+    metrics.jsonl and TensorBoard get none: they are the log of the training. A tracker whose module is missing or not
+    trusted is a warning.
 
     Args:
       step: of the checkpoint; of an average, the last one.
@@ -38,11 +40,20 @@ def track_report(config: ExperimentConfig, sweep: Path, files: Mapping[str, Path
 
 @contextlib.contextmanager
 def _trackers(config: ExperimentConfig, workdir: Path, job: Job) -> Generator[list[Guarded]]:
-    names = further(parse_trackers(config.training.trackers))
-    run = tracked_run(config, workdir, job) if names else None
-    trackers = [Guarded(name, run) for name in names if run is not None]
+    names = parse_trackers(config.training.trackers)
+    run = tracked_run(config, workdir, job)
+    trackers = [Guarded(name, run) for name in names if _is_further(name, run)]
     try:
         yield trackers
     finally:
         for tracker in trackers:
             tracker.finish(False)
+
+
+def _is_further(name: str, run: TrackedRun) -> bool:
+    """Return whether a tracker gets what comes after training; warn if its module is missing or not trusted."""
+    try:
+        return not is_essential(name)
+    except ConfigError as error:
+        warn(run, name, error)
+        return False

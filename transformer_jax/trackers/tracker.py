@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -127,11 +127,6 @@ def scalars(split: str, metrics: Mapping[str, Any]) -> dict[str, int | float]:
 def is_essential(name: str) -> bool:
     """Return whether errors of a tracker stop training."""
     return bool(getattr(TRACKERS[name], "essential", False))
-
-
-def further(names: Sequence[str]) -> list[str]:
-    """Return the trackers whose failure is a warning."""
-    return [name for name in names if not is_essential(name)]
 
 
 def check_trackers(config: ExperimentConfig) -> None:
