@@ -340,7 +340,12 @@ def events(corpus, **fields):
         side_files={},
         keep_batch=lambda step, batch: Path("kept"),
     )
-    log = _fake(MetricLog, write=lambda step, split, values: seen.append((split, step)), digest=lambda: "")
+    log = _fake(
+        MetricLog,
+        write=lambda step, split, values: seen.append((split, step)),
+        digest=lambda: "",
+        finish=lambda ending: None,
+    )
     launcher = _fake(
         Jit, mesh=None, step=lambda state, batch, hyper: (state, metrics), local_rows=lambda rows: slice(rows)
     )

@@ -18,7 +18,7 @@ class Losses:
                 print(step, split, metrics["loss"], sep="\t", file=file)
 
     def attach(self, file, name):
-        """Store a file of a report; a table has no place for it."""
+        """Get a file of a report. A table of losses stores no files."""
 
-    def finish(self, failed):
-        """Write everything and close; nothing is open."""
+    def finish(self, ending):
+        """The run is "finished", "failed" or "interrupted". Nothing is open, so there is nothing to close."""

@@ -156,13 +156,15 @@ def test_every_trial_has_trackers_of_its_own(tmp_path, alone, monkeypatch):
 
         def attach(self, file, name): ...
 
-        def finish(self, failed): ...
+        def finish(self, ending):
+            self.lines.append(ending)
 
     monkeypatch.setattr(TRACKERS, "_registered", {"memory": Memory})
     found = configs(tmp_path, [fields | {"training.trackers": "jsonl,memory"} for fields in FIELDS])
     train_together(found, make_validate, "map")
     assert written == {
-        path: [(line["step"], line["split"], line["loss"]) for line in metric_lines(path)] for path in found
+        path: [*((line["step"], line["split"], line["loss"]) for line in metric_lines(path)), "finished"]
+        for path in found
     }
     for path, expected in zip(found, alone, strict=True):
         assert losses(path) == pytest.approx(expected, rel=1e-4)

@@ -104,6 +104,13 @@ def test_the_life_of_a_run(tmp_path, caplog):
     assert len(logged(tmp_path)) == 2
 
 
+@pytest.mark.parametrize(("ending", "status"), [("failed", "FAILED"), ("interrupted", "KILLED")])
+def test_the_status_says_how_a_run_has_ended(tmp_path, ending, status):
+    with log_of(tmp_path, 0, TRACKERS) as log:
+        log.finish(ending)
+    assert [run.info.status for run in runs_of(tmp_path).values()] == [status]
+
+
 def test_a_changed_config_is_a_tag(tmp_path):
     write(tmp_path, 0, 2)
     with log_of(tmp_path, 2, "jsonl,mlflow"):

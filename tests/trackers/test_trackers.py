@@ -45,8 +45,8 @@ class Memory:
     def attach(self, file, name):
         self._called("attach", name)
 
-    def finish(self, failed):
-        self._called("finish", failed)
+    def finish(self, ending):
+        self._called("finish", ending)
 
     def _called(self, *call):
         self.calls.append(call)
@@ -116,7 +116,7 @@ def test_lines_arrive_as_they_are_written(tmp_path, memory):
     assert (start, cut) == (("__init__", "train"), ("cut", 0))
     assert first[:3] == ("write", 3, "train")
     assert scalars(*first[2:]) == {"train/loss": 1.5}
-    assert rest == [("write", 4, "valid", {"loss": 2.5}), ("finish", False)]
+    assert rest == [("write", 4, "valid", {"loss": 2.5}), ("finish", "finished")]
 
 
 @pytest.mark.parametrize(("has", "sent"), [(0, [2, 4, 4]), (3, [4, 4]), (4, []), (9, [])])
@@ -147,10 +147,20 @@ def test_the_tracker_of_the_page_keeps_the_losses_of_a_run_and_its_resume(tmp_pa
     assert (tmp_path / "losses.tsv").read_text() == "1\ttrain\t3.0\n2\ttrain\t2.5\n"
 
 
-def test_an_error_of_training_is_told(tmp_path, memory):
-    with pytest.raises(ZeroDivisionError), log_of(tmp_path, 0, ALL):
+@pytest.mark.parametrize(("error", "ending"), [(ZeroDivisionError, "failed"), (KeyboardInterrupt, "interrupted")])
+def test_an_error_of_training_is_told(tmp_path, memory, error, ending):
+    with pytest.raises(error), log_of(tmp_path, 0, ALL):
+        raise error
+    assert memory.calls[-1] == ("finish", ending)
+
+
+def test_a_run_that_ended_before_its_log_is_closed_has_its_own_ending(tmp_path, memory):
+    """In one program with other trials, an error of a later one closes the logs of all."""
+    log = log_of(tmp_path, 0, ALL)
+    log.finish("interrupted")
+    with pytest.raises(ZeroDivisionError), log:
         raise ZeroDivisionError
-    assert memory.calls[-1] == ("finish", True)
+    assert [call for call in memory.calls if call[0] == "finish"] == [("finish", "interrupted")]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -182,14 +192,34 @@ def test_a_tracker_that_hangs_is_left_behind(tmp_path, memory, caplog, monkeypat
     assert "it has not finished after 0 s. " in warning.getMessage()
 
 
+def test_trackers_that_hang_share_the_longest_wait(tmp_path, memory, caplog, monkeypatch):
+    over, waited, now = threading.Event(), [], 0.0
+
+    class Thread(threading.Thread):
+        def join(self, timeout=None):
+            nonlocal now
+            waited.append(timeout)
+            now += timeout
+
+    memory.write = lambda *_: over.wait(60)  # bounds a defect
+    monkeypatch.setattr(TRACKERS, "_registered", {"memory": memory, "other": memory})
+    monkeypatch.setattr(guarded.threading, "Thread", Thread)
+    monkeypatch.setattr(guarded.time, "monotonic", lambda: now)
+    with log_of(tmp_path, 0, f"{ALL},other") as log:
+        log.write(1, "train", {})
+    over.set()
+    assert waited == [120, 0]
+    assert len(caplog.records) == 2
+
+
 def test_scores_and_files_reach_the_further_trackers_only(tmp_path, memory):
     config = with_trackers(ALL)
     track_scores(config, tmp_path, 8, {"test": {"loss": 1.0}, "valid": {"loss": 2.0}})
     track_report(config, tmp_path, {"figures/a.svg": tmp_path / "a.svg"})
     assert memory.calls == [
         *(("__init__", "evaluate"), ("write", 8, "evaluation/test", {"loss": 1.0})),
-        *(("write", 8, "evaluation/valid", {"loss": 2.0}), ("finish", False)),
-        *(("__init__", "report"), ("attach", "figures/a.svg"), ("finish", False)),
+        *(("write", 8, "evaluation/valid", {"loss": 2.0}), ("finish", "finished")),
+        *(("__init__", "report"), ("attach", "figures/a.svg"), ("finish", "finished")),
     ]
     assert not list(tmp_path.iterdir())  # neither metrics.jsonl nor events
 

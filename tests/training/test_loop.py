@@ -57,6 +57,7 @@ class World:
         self.bad: dict[int, dict[str, float]] = {}
         self.losses: dict[int, float] = {}
         self.on_event: dict[tuple[str, int], Any] = {}
+        self.endings: list[str] = []
 
     def happens(self, *event):
         self.events.append(event)
@@ -108,6 +109,9 @@ class World:
     def write(self, step, split, metrics):
         self.happens(split, step)
         self.lines.append((step, split, metrics))
+
+    def finish(self, ending):
+        self.endings.append(ending)
 
     def digest(self):
         return f"to step {self.lines[-1][0]}" if self.lines else ""
@@ -518,6 +522,7 @@ def test_a_run_with_a_loss_that_is_not_finite_leaves_the_group(caplog):
     assert (first.step, first.reason) == (last.step, last.reason) == (8, "finished")
     assert isinstance(error, TrainingError)
     assert "loss is nan at step 5" in str(error)
+    assert [world.endings for world in worlds] == [["finished"], ["failed"], ["finished"]]
     assert [step for name, *step in worlds[1].events if name == "keep"] == [[5]]
     assert worlds[1].saved == {}
     assert sorted(worlds[0].saved) == sorted(worlds[2].saved) == [5, 8]
@@ -548,6 +553,7 @@ def test_a_signal_saves_all_runs_that_are_left(capsys):
     error, *others = train_group(worlds)
     assert isinstance(error, TrainingError)
     assert others == [TrainResult(2, "SIGTERM", {})] * 2
+    assert [world.endings for world in worlds] == [["failed"], ["interrupted"], ["interrupted"]]
     assert [sorted(world.saved) for world in worlds] == [[], [2], [2]]
     message = "SIGTERM: the checkpoints of step 2 are saved; the same command resumes from them\n"
     assert capsys.readouterr().err.endswith(message)

@@ -23,7 +23,7 @@ from transformer_jax.training.hyper import SplitConfig, split
 from transformer_jax.training.implementations import check_implementations, check_step
 from transformer_jax.training.long_texts import check_long_texts
 from transformer_jax.training.loop import Outcome, TrainResult, run_loop
-from transformer_jax.training.metric_log import MetricLog
+from transformer_jax.training.metric_log import MetricLog, ending_of
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.session import TrainingSession
 from transformer_jax.training.set_up import (
@@ -111,14 +111,20 @@ def _train(
         check_step(first.config, first.split, parts[0].plan)
     step, total = first.start.step, first.config.training.num_train_steps
     unit = TASKS[first.config.task.name].unit
-    sessions = []
+    sessions, logs = [], []
     for member, of_member in zip(members, parts, strict=True):
         claim(member.directory, member.start.record, step)
         log = opened.enter_context(MetricLog(member.config, member.directory.path, step))
+        logs.append(log)
         sessions.append(TrainingSession(of_member, log, Progress(step, total, unit, shown=False), member.start.record))
     stepper = _stepper(members, axis)
     del members, first, member
-    return run_loop(sessions, stepper, step, Progress(step, total, unit))
+    try:
+        return run_loop(sessions, stepper, step, Progress(step, total, unit))
+    except BaseException as error:
+        for log in logs:  # all before the first is waited for
+            log.finish(ending_of(error))
+        raise
 
 
 def _stepper(members: Sequence[_Member], axis: TrialAxis) -> StackedStepper:

@@ -6,15 +6,16 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.host.terminal import doing
-from transformer_jax.trackers.tracker import TRACKERS, Job, TrackedRun, Tracker, check_package
+from transformer_jax.trackers.tracker import TRACKERS, Ending, Job, TrackedRun, Tracker, check_package
 
 FINISH_SECONDS = 120.0
-"""Longest time that a finished run waits for a tracker, such as for an upload."""
+"""Longest time that a finished run waits for its trackers, such as for an upload."""
 
 _STILL: Mapping[Job, str] = {
     "train": "Training is not affected, and metrics.jsonl has every line. A later start of this training catches up",
@@ -35,7 +36,7 @@ class Guarded:
         """Args: name: in the table `TRACKERS`. The tracker is opened in the thread too."""
         self._name, self._run = name, run
         self._calls: queue.SimpleQueue[Callable[[Tracker], object] | None] = queue.SimpleQueue()
-        self._failed = False
+        self._failed, self._deadline = False, 0.0
         self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
@@ -58,12 +59,19 @@ class Guarded:
     def attach(self, file: Path, name: str) -> None:
         self._calls.put(lambda tracker: tracker.attach(file, name))
 
-    def finish(self, failed: bool) -> None:
-        """Wait until the tracker has everything, for at most `FINISH_SECONDS`."""
-        self._calls.put(lambda tracker: tracker.finish(failed))
+    def finish(self, ending: Ending) -> None:
+        """Have the tracker closed; `wait` waits for that."""
+        self._calls.put(lambda tracker: tracker.finish(ending))
         self._calls.put(None)
+        self._deadline = time.monotonic() + FINISH_SECONDS
+
+    def wait(self) -> None:
+        """Wait until the tracker has everything, for at most `FINISH_SECONDS` since `finish`.
+
+        Call `finish` of all trackers first, so that they share the time.
+        """
         with doing(f"waiting for the tracker {self._name}"):
-            self._thread.join(FINISH_SECONDS)
+            self._thread.join(max(self._deadline - time.monotonic(), 0))
         if self._thread.is_alive():
             self._failed = True  # the process may end in the middle of a call: no second warning
             warn(self._run, self._name, f"it has not finished after {FINISH_SECONDS:.0f} s")
@@ -80,7 +88,7 @@ class Guarded:
                 warn(self._run, self._name, error)
             if tracker is not None:
                 with contextlib.suppress(Exception, SystemExit):
-                    tracker.finish(True)
+                    tracker.finish("failed")
 
 
 def warn(run: TrackedRun, name: str, error: BaseException | str) -> None:

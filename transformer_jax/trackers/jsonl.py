@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from transformer_jax.host.files import naming_errors, own_file_opener
 from transformer_jax.metrics_file import NAME, cut_back, format_line
 from transformer_jax.readers import read_bytes
-from transformer_jax.trackers.tracker import TrackedRun
+from transformer_jax.trackers.tracker import Ending, TrackedRun
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class JsonLines:
     def attach(self, file: Path, name: str) -> None:
         """Do nothing: the file is in the work directory."""
 
-    def finish(self, failed: bool) -> None:
+    def finish(self, ending: Ending) -> None:
         # Every line has been flushed. Do not flush again: after ENOSPC it would fail again.
         with contextlib.suppress(OSError):
             self._file.close()

@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.trackers.notes import recall, remember
-from transformer_jax.trackers.tracker import TrackedRun, scalars
+from transformer_jax.trackers.tracker import Ending, TrackedRun, scalars
 
 _EXPERIMENT = "transformer_jax"
 _LOCK_SECONDS = 60
 _TOGETHER = 100  # parameters in one call
+_STATUS: Mapping[Ending, str] = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 logger = logging.getLogger(__name__)
 
 
@@ -59,7 +60,7 @@ class MLflow:
 
     def __init__(self, run: TrackedRun) -> None:
         """Open the store; raises the errors of MLflow, and OSError if the folder cannot be written."""
-        # Without a person's word, MLflow would report its use to its makers, and try for minutes to reach a server.
+        # By default, MLflow reports its use to its makers, and tries for minutes to reach a server.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         from mlflow import MlflowClient
@@ -101,9 +102,9 @@ class MLflow:
             copy = shutil.copyfile(file, Path(place) / Path(name).name)
             self._client.log_artifact(self._id, str(copy), None if folder == "." else folder)
 
-    def finish(self, failed: bool) -> None:
+    def finish(self, ending: Ending) -> None:
         if self._is_mine:
-            self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
+            self._client.set_terminated(self._id, _STATUS[ending])
 
     def _known(self) -> str | None:
         """Return the ID of the run if the store has it; None for a new run, or with a warning if it was deleted."""

@@ -1,4 +1,4 @@
-"""What a tracker notes of a run for its next start, such as an ID: WORKDIR/trackers/TRACKER.json."""
+"""Notes of a tracker about a run, which its next start reads, such as an ID: WORKDIR/trackers/TRACKER.json."""
 
 from __future__ import annotations
 

@@ -47,7 +47,9 @@ def _trackers(config: ExperimentConfig, workdir: Path, job: Job) -> Generator[li
         yield trackers
     finally:
         for tracker in trackers:
-            tracker.finish(False)
+            tracker.finish("finished")
+        for tracker in trackers:
+            tracker.wait()
 
 
 def _is_further(name: str, run: TrackedRun) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from transformer_jax.host.files import naming_errors
-from transformer_jax.trackers.tracker import TrackedRun, scalars
+from transformer_jax.trackers.tracker import Ending, TrackedRun, scalars
 
 
 class TensorBoard:
@@ -58,7 +58,7 @@ class TensorBoard:
     def attach(self, file: Path, name: str) -> None:
         """Do nothing: TensorBoard shows numbers only."""
 
-    def finish(self, failed: bool) -> None:
+    def finish(self, ending: Ending) -> None:
         with contextlib.suppress(OSError):
             self._file.close()
 

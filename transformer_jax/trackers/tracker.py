@@ -1,7 +1,7 @@
 """The interface of trackers, and the one table of them.
 
-metrics.jsonl of the work directory is the record of a run. All other trackers follow it: when training starts or
-resumes, they are told to forget what is later than the checkpoint, and get the lines that they lack.
+metrics.jsonl of the work directory is the record of a run. The other trackers have copies of it. When training starts
+or resumes, they are told to forget what is later than the checkpoint, and get the lines that they lack.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from transformer_jax.host.versions import library_versions
 from transformer_jax.registry import Factories
 
 Job = Literal["train", "evaluate", "report"]
+Ending = Literal["finished", "failed", "interrupted"]
+"""How a run has ended; `interrupted` by a signal, so that it may be resumed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker may know of a run.
+    """What a tracker is told about a run.
 
     workdir: of the run; of the sweep for its report. config: values by dotted name. job: what is tracked. group: name
     of the runs that belong together: of the sweep, or of the work directory. home: a folder that they share.
@@ -89,8 +91,8 @@ class Tracker(Protocol):
         """Store a file under a name such as figures/loss.png."""
         ...
 
-    def finish(self, failed: bool) -> None:
-        """Write everything and close."""
+    def finish(self, ending: Ending) -> None:
+        """Write everything and close; it is told how the run has ended."""
         ...
 
 

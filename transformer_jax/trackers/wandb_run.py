@@ -21,11 +21,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.host import exit_codes
 from transformer_jax.trackers.notes import recall, remember
-from transformer_jax.trackers.tracker import TrackedRun, scalars
+from transformer_jax.trackers.tracker import Ending, TrackedRun, scalars
 
 _PROJECT = "transformer_jax"
 _REPLACED = "replaced"
+_EXIT_CODES: Mapping[Ending, int] = {
+    "finished": exit_codes.OK,
+    "failed": exit_codes.DEFECT,
+    "interrupted": exit_codes.INTERRUPTED,
+}
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 logger = logging.getLogger(__name__)
 
@@ -76,9 +82,9 @@ class WeightsAndBiases:
         shutil.copyfile(file, copy)
         run.save(str(copy), base_path=run.dir, policy="now")
 
-    def finish(self, failed: bool) -> None:
+    def finish(self, ending: Ending) -> None:
         if self._opened is not None:
-            self._opened.finish(exit_code=int(failed))
+            self._opened.finish(exit_code=_EXIT_CODES[ending])
 
     def _open(self, identity: str | None = None) -> Any:
         """Return the run; begin it if there is none yet, under an ID or else under a new one."""

@@ -12,6 +12,7 @@ from transformer_jax.data.batching import Batch, BatchShape
 from transformer_jax.data.datasets import Data
 from transformer_jax.errors import TrainingError
 from transformer_jax.host.kill_points import kill_point
+from transformer_jax.trackers.tracker import Ending
 from transformer_jax.training.interruption import Interruption
 from transformer_jax.training.metric_window import InFlight
 from transformer_jax.training.progress import Progress
@@ -186,6 +187,7 @@ class _Group:
 
     def _end(self, number: int, outcome: Outcome) -> None:
         self._ended[number] = outcome
+        self._sessions[number].end(_ending(outcome))
         for session in self.active.values():
             session.shared_by = len(self.active)
 
@@ -196,6 +198,12 @@ class _Group:
             for session in self.active.values():
                 opened.enter_context(session.paused())
             yield
+
+
+def _ending(outcome: Outcome) -> Ending:
+    if isinstance(outcome, TrainingError):
+        return "failed"
+    return "finished" if outcome.reason == "finished" else "interrupted"
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ from transformer_jax.config import ExperimentConfig, parse_trackers
 from transformer_jax.metrics_file import DAMAGED, readable_lines
 from transformer_jax.trackers.guarded import Guarded
 from transformer_jax.trackers.jsonl import JsonLines
-from transformer_jax.trackers.tracker import TRACKERS, Tracker, is_essential, tracked_run
+from transformer_jax.trackers.tracker import TRACKERS, Ending, Tracker, is_essential, tracked_run
 
 
 class NoLog:
@@ -23,6 +23,9 @@ class NoLog:
 
     def digest(self) -> str:
         return ""
+
+    def finish(self, ending: Ending) -> None:
+        """Do nothing."""
 
     def __enter__(self) -> NoLog:
         return self
@@ -42,12 +45,13 @@ class MetricLog:
         run = tracked_run(config, workdir, "train")
         names = parse_trackers(config.training.trackers)
         self._trackers: list[Tracker | Guarded] = []
+        self._has_ended = False
         with contextlib.ExitStack() as opened:
             for name in sorted(names, key=lambda name: not is_essential(name)):
                 if is_essential(name):
                     tracker: Tracker = TRACKERS.make(name, run)
                     tracker.cut(step)
-                    opened.callback(tracker.finish, True)
+                    opened.callback(tracker.finish, "failed")
                     if isinstance(tracker, JsonLines):
                         self._record = tracker
                     self._trackers.append(tracker)
@@ -70,9 +74,28 @@ class MetricLog:
         """Return `metrics_file.digest` of the lines so far."""
         return self._record.digest()
 
+    def finish(self, ending: Ending) -> None:
+        """Close the log of a run that has ended; nothing is written after that, and later calls do nothing.
+
+        The end of the `with` block waits for the trackers.
+        """
+        if not self._has_ended:
+            self._has_ended = True
+            for tracker in self._trackers:
+                tracker.finish(ending)
+
     def __enter__(self) -> MetricLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.finish(ending_of(error))
         for tracker in self._trackers:
-            tracker.finish(error is not None)
+            if isinstance(tracker, Guarded):
+                tracker.wait()
+
+
+def ending_of(error: BaseException | None) -> Ending:
+    """Return how a run has ended that raised an error, or none."""
+    if error is None:
+        return "finished"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"

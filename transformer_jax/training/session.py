@@ -22,6 +22,7 @@ from transformer_jax.data.datasets import Data
 from transformer_jax.host.kill_points import kill_point
 from transformer_jax.parallel.processes import gathered
 from transformer_jax.readers import parse_json
+from transformer_jax.trackers.tracker import Ending
 from transformer_jax.training.best_so_far import BestSoFar
 from transformer_jax.training.metric_log import MetricLog, NoLog
 from transformer_jax.training.metric_window import MetricWindow
@@ -150,6 +151,10 @@ class TrainingSession:
         numbers = {k: v for k, v in values if isinstance(v, int | float) and not isinstance(v, bool)}
         self.parts.store.save(step, state, record, self.parts.side_files, numbers if ranked else None)
         kill_point("inside_save", step)
+
+    def end(self, ending: Ending) -> None:
+        """Close the log, since the run has ended."""
+        self._log.finish(ending)
 
     def _is_last(self, step: int) -> bool:
         return step == self.parts.config.num_train_steps
