@@ -28,9 +28,10 @@ from run_support import (
     write_corpus,
 )
 
+from transformer_jax.builtin import parts
 from transformer_jax.checkpoints import store as store_module
 from transformer_jax.evaluation.evaluator import Evaluator
-from transformer_jax.metrics_file import format_line
+from transformer_jax.metrics_file import format_line, read_lines
 from transformer_jax.training import loop, session
 
 
@@ -160,6 +161,17 @@ def test_a_finished_run_is_left_alone(tmp_path, capsys):
     assert train_in_place(folder) == 0
     assert "nothing to do, 8 of 8 steps are done" in capsys.readouterr().err
     assert snapshot(folder) == before
+
+
+def test_a_finished_run_gives_its_lines_to_a_tracker_that_lacks_them(tmp_path, monkeypatch):
+    """docs/training.md: the tracker has failed, or was not named before."""
+    monkeypatch.syspath_prepend(str(parts()["losses"].parent))
+    run = copy_of_trained(tmp_path / "copy") / "run"
+    before = (run / "metrics.jsonl").read_bytes()
+    assert train_in_place(run.parent, "--config.training.trackers=jsonl,losses:Losses") == 0
+    lines = [f"{line['step']}\t{line['split']}\t{line['loss']}" for line in read_lines(run / "metrics.jsonl")]
+    assert (run / "losses.tsv").read_text().splitlines() == lines
+    assert (run / "metrics.jsonl").read_bytes() == before
 
 
 def test_another_corpus_is_refused(tmp_path, monkeypatch, capsys):

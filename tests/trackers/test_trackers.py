@@ -16,9 +16,12 @@ from transformer_jax.checkpoints.workdir import STUDY, TRIALS
 from transformer_jax.config import ExperimentConfig, TrainingConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.metrics_file import format_line, read_lines
+from transformer_jax.readers import read_bytes
 from transformer_jax.trackers import guarded
+from transformer_jax.trackers.notes import COMPLETE, remember
 from transformer_jax.trackers.results import track_report, track_scores
 from transformer_jax.trackers.tracker import TRACKERS, check_trackers, scalars, tracked_run
+from transformer_jax.training.metric_log import catch_up
 
 ALL = "jsonl,tensorboard,memory"
 METHODS = ("__init__", "cut", "write", "attach", "finish")
@@ -130,6 +133,20 @@ def test_a_resume_cuts_and_sends_the_lines_that_the_tracker_lacks(tmp_path, memo
     assert memory.calls[1] == ("cut", 5)
     assert [call[1] for call in memory.calls if call[0] == "write"] == [*sent, 6]
     assert all(call[3] == {"loss": call[1] / 2} for call in memory.calls[2:-2])
+
+
+def test_a_finished_run_gives_what_a_tracker_lacks(tmp_path, memory):
+    lines = [(2, "train"), (4, "valid")]
+    (tmp_path / "metrics.jsonl").write_text("".join(format_line(*line, {"loss": 1.0}) for line in lines) + "damaged\n")
+    memory.has, before = 2, read_bytes(tmp_path / "metrics.jsonl")
+    catch_up(with_trackers(ALL), tmp_path, 4)
+    expected = [("__init__", "train"), ("cut", 4), ("write", 4, "valid", {"loss": 1.0}), ("finish", "finished")]
+    assert memory.calls == expected
+    remember(tmp_path, "memory", {COMPLETE: True})
+    catch_up(with_trackers(ALL), tmp_path, 4)
+    assert memory.calls == expected
+    assert read_bytes(tmp_path / "metrics.jsonl") == before
+    assert not (tmp_path / "tensorboard").exists()
 
 
 def test_the_tracker_of_the_page_keeps_the_losses_of_a_run_and_its_resume(tmp_path, monkeypatch):

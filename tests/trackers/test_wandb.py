@@ -7,11 +7,12 @@ import struct
 from types import SimpleNamespace
 
 import pytest
-from log_support import log_of
+from log_support import log_of, with_trackers
 from run_support import subprocess_main, write_corpus
 from tracker_support import alone, in_process, logged, trained, without_clock
 
-from transformer_jax.trackers.notes import recall
+from transformer_jax.trackers.notes import COMPLETE, recall
+from transformer_jax.training.metric_log import catch_up
 
 pytest.importorskip("wandb", reason="the extra wandb")
 
@@ -100,6 +101,21 @@ def test_an_uploaded_run_gets_a_new_id(tmp_path, caplog):
     [second] = [read(segment) for segment in segments(tmp_path) if segment != first]
     assert second.id != read(first).id
     assert second.numbers == {(step, "train/loss"): step for step in (1, 2, 3)}
+
+
+def test_only_what_a_finished_run_lacks_is_written_again(tmp_path):
+    with log_of(tmp_path, 0, TRACKERS) as log:
+        log.write(1, "train", {"loss": 1.0})
+        log.finish("failed")
+    catch_up(with_trackers(TRACKERS), tmp_path, 1)
+    [segment] = written = segments(tmp_path)
+    assert len(list((tmp_path / "wandb" / "replaced").iterdir())) == 1
+    catch_up(with_trackers(TRACKERS), tmp_path, 1)
+    assert segments(tmp_path) == written
+    assert read(segment).numbers == {(1, "train/loss"): 1.0}
+    with log_of(tmp_path, 1, TRACKERS) as log:  # of a longer training
+        log.finish("interrupted")
+    assert COMPLETE not in recall(tmp_path, "wandb")
 
 
 def test_a_deleted_run_is_written_again(tmp_path, caplog):

@@ -18,7 +18,7 @@ FINISH_SECONDS = 120.0
 """Longest time that a finished run waits for its trackers, such as for an upload."""
 
 _STILL: Mapping[Job, str] = {
-    "train": "Training is not affected, and metrics.jsonl has every line. A later start of this training catches up",
+    "train": "Training is not affected, and metrics.jsonl has every line. Starting this training again catches up",
     "evaluate": "The scores are complete in the folder evaluation",
     "report": "The report is complete",
 }

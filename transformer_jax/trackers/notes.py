@@ -10,6 +10,8 @@ from transformer_jax.host.files import json_text, write_atomically
 from transformer_jax.readers import read_json_object
 
 FOLDER = "trackers"
+COMPLETE = "complete"
+"""The note that a tracker has all of a finished run, and needs no other start; true or missing."""
 
 
 def recall(workdir: Path, tracker: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.host import exit_codes
-from transformer_jax.trackers.notes import recall, remember
+from transformer_jax.trackers.notes import COMPLETE, recall, remember
 from transformer_jax.trackers.tracker import Ending, TrackedRun, scalars
 
 _PROJECT = "transformer_jax"
@@ -60,7 +60,7 @@ class WeightsAndBiases:
             )
         if uploaded or not _ID.fullmatch(identity):
             identity = uuid.uuid4().hex[:16]
-            remember(self._run.workdir, self.package, {"id": identity})
+        remember(self._run.workdir, self.package, {"id": identity})
         if self._is_offline:
             for folder in before:
                 if folder not in uploaded:
@@ -85,6 +85,9 @@ class WeightsAndBiases:
     def finish(self, ending: Ending) -> None:
         if self._opened is not None:
             self._opened.finish(exit_code=_EXIT_CODES[ending])
+            if self._run.job == "train" and ending == "finished":
+                # Another start of the finished run would write all of it again, or give an uploaded one a new ID.
+                remember(self._run.workdir, self.package, {"id": self._opened.id, COMPLETE: True})
 
     def _open(self, identity: str | None = None) -> Any:
         """Return the run; begin it if there is none yet, under an ID or else under a new one."""

@@ -9,9 +9,11 @@ from types import TracebackType
 from typing import Any
 
 from transformer_jax.config import ExperimentConfig, parse_trackers
-from transformer_jax.metrics_file import DAMAGED, readable_lines
+from transformer_jax.host.files import naming_errors
+from transformer_jax.metrics_file import DAMAGED, NAME, readable_lines
 from transformer_jax.trackers.guarded import Guarded
 from transformer_jax.trackers.jsonl import JsonLines
+from transformer_jax.trackers.notes import COMPLETE, recall
 from transformer_jax.trackers.tracker import TRACKERS, Ending, Tracker, is_essential, tracked_run
 
 
@@ -92,6 +94,30 @@ class MetricLog:
         for tracker in self._trackers:
             if isinstance(tracker, Guarded):
                 tracker.wait()
+
+
+def catch_up(config: ExperimentConfig, workdir: Path, step: int) -> None:
+    """Give the trackers of a finished run the lines that they lack, for example because they failed during training.
+
+    A tracker that has noted that the run is complete is left alone.
+
+    Args:
+      step: the last one of the run.
+    Raises: CheckpointError if the log cannot be read.
+    """
+    names = [name for name in parse_trackers(config.training.trackers) if not is_essential(name)]
+    names = [name for name in names if recall(workdir, name).get(COMPLETE) is not True]
+    if not names:
+        return
+    run, file = tracked_run(config, workdir, "train"), workdir / NAME
+    with naming_errors(file):
+        lines = [line for line in readable_lines(file) if line["split"] != DAMAGED]
+    trackers = [Guarded(name, run) for name in names]
+    for tracker in trackers:
+        tracker.start(step, lines)
+        tracker.finish("finished")
+    for tracker in trackers:
+        tracker.wait()
 
 
 def ending_of(error: BaseException | None) -> Ending:

@@ -12,7 +12,7 @@ from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.best_so_far import BestSoFar
 from transformer_jax.training.describe import say_once
 from transformer_jax.training.loop import Trained, TrainResult, run_loop
-from transformer_jax.training.metric_log import MetricLog, NoLog
+from transformer_jax.training.metric_log import MetricLog, NoLog, catch_up
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.resume import check_not_converted
 from transformer_jax.training.session import TrainingSession
@@ -51,6 +51,8 @@ def train(
         parts, record, step = prepared.parts, prepared.record, int(prepared.state.step)
         if why := _nothing_to_do(prepared, step):
             say_once(f"{directory.path}: nothing to do, {why}")
+            if is_primary():
+                catch_up(config, directory.path, step)
             return TrainResult(step, "finished", record["metrics"], Trained(prepared.state.evaluated, parts.data))
         claim(directory, record, step)
         with MetricLog(config, directory.path, step) if is_primary() else NoLog() as log, parts.store:
