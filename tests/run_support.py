@@ -96,7 +96,8 @@ _LAUNCHERS: dict[Any, Any] = {}
 
 def _make_launcher(config: ExperimentConfig, step: Any, parameter_axes: Any) -> Any:
     """`make_launcher`, which compiles every program only once per process."""
-    key = split(config)[0], config.parallel, config.data.row_multiple
+    static, hyper = split(config)
+    key = static, jax.tree.structure(hyper), config.parallel, config.data.row_multiple
     if key not in _LAUNCHERS:
         _LAUNCHERS[key] = launchers.make_launcher(config, step, parameter_axes)
     return _LAUNCHERS[key]

@@ -275,7 +275,12 @@ def test_every_command_loads_the_average(folder, tmp_path, monkeypatch, command)
     (tmp_path / "in.txt").write_text("the cat saw\n")
     flags = {
         "evaluate": [f"--checkpoint={run}", f"--data.dir={folder}"],
-        "generate": [f"--checkpoint={run}", f"--ensemble={run}", f"--input={tmp_path / 'in.txt'}"],
+        "generate": [
+            f"--checkpoint={run}",
+            f"--ensemble={run}",
+            f"--input={tmp_path / 'in.txt'}",
+            "--decode.max_new_tokens=5",
+        ],
         "score": [f"--checkpoint={run}", f"--input={tmp_path / 'in.txt'}"],
         "compare": [str(run), str(run / "checkpoints" / "8"), f"--data.dir={folder}", "--splits=valid"],
         "convert": [f"--checkpoint={run}", f"--to={tmp_path / 'gpt2'}"],

@@ -178,8 +178,8 @@ def first_moments(state: TrainState) -> dict[str, Any]:
 
 
 def kernels(params: Any) -> dict[str, Any]:
-    """Return the kernels of the layers by path."""
-    return {path: x for path, x in by_path(params).items() if "/layers" in path and path.endswith("/kernel")}
+    """Return copies of the kernels of the layers by path: a NumPy view of a state would hinder its donation."""
+    return {path: jnp.copy(x) for path, x in by_path(params).items() if "/layers" in path and path.endswith("/kernel")}
 
 
 def by_path(tree: Any) -> dict[str, Any]:
@@ -204,8 +204,9 @@ def run(fields: dict[str, Any], launcher: str, num_devices: int | None, step: st
     assert identical(state, expected.states[0])
     steps = []
     for i, batch in enumerate(batches_of(config)[:num_steps]):
-        previous, before = state, compilations
-        average = jax.tree.map(np.asarray, previous.extra[AVERAGE])  # the step donates it
+        previous = state
+        average = jax.tree.map(jnp.copy, previous.extra[AVERAGE])  # the step donates it
+        before = compilations
         state, output = launch.step(previous, batch, hyper)
         jax.block_until_ready((state, output))
         steps.append(
@@ -220,7 +221,7 @@ def run(fields: dict[str, Any], launcher: str, num_devices: int | None, step: st
         )
         if step == "train":
             share_kept = decay_at(jnp.int32(i + 1), jnp.float32(hyper.ema_decay))
-            weights = jax.tree.map(np.asarray, state.params)
+            weights = jax.tree.map(jnp.copy, state.params)
             steps[-1]["average"] = distance(state.extra[AVERAGE], averaged(average, weights, share_kept))
     return {"num_devices": launch.mesh.devices.size, "steps": steps}
 

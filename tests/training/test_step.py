@@ -393,7 +393,7 @@ def test_dtype_is_the_type_of_products_and_not_of_the_state(dtype):
     after, metrics = jax.eval_shape(step, state, uneven_batch(), hyper)
     assert after == state  # shapes, types and weak types: the next call does not recompile
     floats = [leaf for leaf in jax.tree.leaves(after) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    assert len(floats) == 3 * len(jax.tree.leaves(state.params))
+    assert len(floats) == 4 * len(jax.tree.leaves(state.params))  # both moments, and the average of the weights
     assert {leaf.dtype for leaf in floats} == {jnp.dtype("float32")}
     assert {value.dtype for value in metrics.values()} == {jnp.dtype("float32")}
     products = matrix_products(jax.make_jaxpr(step)(state, uneven_batch(), hyper).jaxpr)
