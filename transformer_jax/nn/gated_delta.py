@@ -129,7 +129,7 @@ def delta_chunks(
     from_start = jnp.exp(jnp.cumsum(log_decay, axis=-1))[..., None]  # d, [chunks, B, N, J, 1]
 
     strong_key = strength[..., None] * key
-    overlap = decay * jnp.einsum("cbnth,cbnsh->cbnts", strong_key, key)  # A; the diagonal is not read
+    overlap = decay * jnp.einsum("cbnth,cbnsh->cbnts", strong_key, key)  # A; its diagonal has no effect
     right = jnp.concatenate([strength[..., None] * value, from_start * strong_key], axis=-1)
     solved = unit_lower_inverse(overlap) @ right
     written, erased = solved[..., : value.shape[-1]], solved[..., value.shape[-1] :]  # u = written - erased S
@@ -156,7 +156,7 @@ def chunks_of(length: int, chunk: int = CHUNK) -> tuple[int, int]:
 
 @jax.custom_vjp
 def unit_lower_inverse(matrix: Float[Array, "*batch J J"]) -> Float[Array, "*batch J J"]:
-    """Return (I + A)^-1, A being the part of a matrix below its diagonal; the rest of the matrix is not read.
+    """Return (I + A)^-1, A being the part of a matrix below its diagonal; the rest of the matrix has no effect.
 
     Blocks on the diagonal are inverted in pairs, whose sizes double from 1:
 

@@ -82,7 +82,7 @@ class TokenHead(nn.Module):
     def __call__(
         self, x: Activations, batch: Batch, embedding: Float[Array, "V _"] | None, dropout: Dropout | None = None
     ) -> Float[Array, "B T C"]:
-        """Map x [B, T, D] to logits [B, T, labels]; batch and embedding are not read."""
+        """Map x [B, T, D] to logits [B, T, labels]; it needs neither batch nor embedding."""
         return self.output(drop(x, dropout, "head"))
 
 

@@ -25,7 +25,7 @@ class Residual(nn.Module):
 
     A stack of "pre" layers ends in one more norm, since its output is a sum that is not normalised (`has_final_norm`).
 
-    num_sums: number of residual sums of the stack; it is not read here.
+    num_sums: number of residual sums of the stack, for places of norms that scale by it.
     """
 
     config: ModelConfig

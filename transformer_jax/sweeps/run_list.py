@@ -1,7 +1,7 @@
 """The work directories and sweeps below a folder, as their own files describe them.
 
-Nothing is imported that a file names, no array is read, and JAX is not needed. What cannot be read is listed with the
-reason.
+Nothing is imported that a file names, no array is read, and JAX is not needed. A folder that cannot be read is listed
+with the reason.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from transformer_jax.sweeps.results import SPEC, STUDY, read_object, read_result
 from transformer_jax.sweeps.trials import PRETRAINING, TRIALS
 from transformer_jax.sweeps.tuning import TUNING
 
-STATES = (*("finished", "running", "interrupted", "failed", "diverged", "pruned", "waiting", "converted", "broken"),)
-"""What `Run.state` may be; `sweeps.results` describes those of trials that have ended."""
+STATES = ("finished", "running", "interrupted", "failed", "diverged", "pruned", "waiting", "converted", "broken")
+"""The values of `Run.state`; `sweeps.results` describes those of trials that have ended."""
 
 _ENDED = ("finished", "diverged", "pruned", "failed")
 _RECENT_SECONDS = 3600.0

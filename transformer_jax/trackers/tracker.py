@@ -1,7 +1,7 @@
 """The interface of trackers, and the one table of them.
 
 metrics.jsonl of the work directory is the record of a run. The other trackers have copies of it. When training starts
-or resumes, they are told to forget what is later than the checkpoint, and get the lines that they lack.
+or resumes, they forget all lines after the checkpoint, and get the lines before it that they lack.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Ending = Literal["finished", "failed", "interrupted"]
 
 @dataclasses.dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told about a run.
+    """A run, as its trackers know it.
 
     workdir: of the run; of the sweep for its report. config: values by dotted name. job: what is tracked. group: name
     of the runs that belong together: of the sweep, or of the work directory. home: a folder that they share.
