@@ -489,12 +489,12 @@ def test_an_exception_names_the_fields_whose_code_ran(capsys):
 
 def test_two_names_for_one_folder_are_refused(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "a.py").write_text("from squared_relu import SQUARED_RELU as b_c\n")
-    (tmp_path / "a_b.py").write_text("from squared_relu import SQUARED_RELU as c\n")
-    trust.trust_modules(["a", "a_b"])
-    fields = {"layer_pattern": "XY", "layer_kinds": "X: feed_forward=a:b_c; Y: feed_forward=a_b:c"}
+    (tmp_path / "twin.py").write_text("from squared_relu import SQUARED_RELU as b_c\n")
+    (tmp_path / "twin_b.py").write_text("from squared_relu import SQUARED_RELU as c\n")
+    trust.trust_modules(["twin", "twin_b"])
+    fields = {"layer_pattern": "XY", "layer_kinds": "X: feed_forward=twin:b_c; Y: feed_forward=twin_b:c"}
     problem = next(tiny(**fields).problems())
-    assert "would share the folder 'layers_a_b_c' of their parameters; rename a module or an object" in problem
+    assert "would share the folder 'layers_twin_b_c' of their parameters; rename a module or an object" in problem
 
 
 def test_kinds_may_name_objects():

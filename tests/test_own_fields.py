@@ -240,8 +240,8 @@ def test_hyper_fields_of_its_own():
         ({"model": {"architecture": f"{__name__}:OfAnotherSection"}}, ["expected ModelConfig or a subclass"]),
         ({"model": {"architecture": 3}}, ["model.architecture=3: expected str, got int"]),
         (
-            {"model": {"architecture": "a:b", "num_waves": 3}},
-            ["No module named 'a'"],
+            {"model": {"architecture": "no_such_module:b", "num_waves": 3}},
+            ["No module named 'no_such_module'"],
         ),  # not: unknown field
         (
             {"model": {"architecture": GENERATING, "num_wave": 3}, "task": {"name": ANYTHING}},
