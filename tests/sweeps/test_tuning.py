@@ -252,6 +252,15 @@ def test_values_are_factors_of_the_own_ones():
             assert trial.config.optimizer.warmup_steps == int(trial.labels["warmup"])
 
 
+def test_a_value_of_an_axis_may_have_a_grid_around_another_rate():
+    rules = Axis("rule", {"adam": {}, "lion": {"optimizer.name": "lion", RATE: OWN / 5}})
+    rates = {}
+    for trial in TuningGrid(Space(study(rules), {})).next([]):
+        rates.setdefault(trial.labels["rule"], []).append(trial.config.optimizer.learning_rate)
+    assert rates["adam"] == pytest.approx([OWN * factor for factor in TUNED.factors])
+    assert rates["lion"] == pytest.approx([rate / 5 for rate in rates["adam"]])
+
+
 def test_integers_are_rounded_and_stay_apart():
     search = TuningGrid(Space(study(tuned=Tuned("optimizer.warmup_steps", (0.5, 1, 2))), {}))
     own = read_config("quickstart").optimizer.warmup_steps
@@ -339,7 +348,7 @@ def test_the_metric_of_the_tuning(metrics, given, expected):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: study(over(RATE, 1e-3, 1e-2)), f"axis 'learning_rate' cannot set {RATE}, which is tuned"),
+        (lambda: study(over(RATE, 1e-3, 1e-2)), f"axis 'learning_rate' compares values of {RATE}, which is tuned"),
         (lambda: study(tuned=Tuned("optimizer.learning_rat", (0.5, 1))), "did you mean 'optimizer.learning_rate'"),
         (lambda: study(tuned=Tuned("optimizer.schedule", (0.5, 1))), "'optimizer.schedule' is not a number"),
         (lambda: study(tuned=Tuned("seed", (0.5, 1))), "the seed cannot be tuned"),

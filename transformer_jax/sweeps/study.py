@@ -335,8 +335,11 @@ class Study:
         for axis in self.axes:
             if axis.name in (FACTOR, "chosen", "good", "margin"):
                 raise ConfigError(f"axis '{axis.name}': a tuning has a column of this name; choose another name")
-            if isinstance(axis, Axis) and any(tuned.field in overrides for overrides in axis.values.values()):
-                raise ConfigError(f"tuned: axis '{axis.name}' cannot set {tuned.field}, which is tuned")
+            if isinstance(axis, Axis) and any({*overrides} == {tuned.field} for overrides in axis.values.values()):
+                raise ConfigError(
+                    f"tuned: axis '{axis.name}' compares values of {tuned.field}, which is tuned; a value of an axis "
+                    "may set it beside another field, as the middle of its grid"
+                )
         equal = () if self.equal_sizes is None else self.equal_sizes.fields
         if tuned.field in (*equal, *((STEPS,) if self.equal_flops else ())):
             raise ConfigError(f"tuned: {tuned.field} is computed, so that variants are equal; it cannot be tuned")
