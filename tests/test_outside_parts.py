@@ -9,6 +9,7 @@ import importlib
 import json
 import math
 import os
+import re
 
 import jax
 import jax.numpy as jnp
@@ -231,7 +232,7 @@ def test_a_parameter_without_axes_names_the_part(monkeypatch):
     config = ExperimentConfig(model=ModelConfig(norm="dyt:DYT")).resolved()
     monkeypatch.setitem(NORMS._imported, "dyt:DYT", example("dyt").DYT._replace(axes={"alpha": Axes((), ())}))
     mesh = AbstractMesh((1, 1, 1), ("data", "fsdp", "tensor"))
-    message = r"model\.norm='dyt:DYT': ValueError: .*/bias: expected exactly one"
+    message = r"model\.norm='dyt:DYT': ValueError: .*/bias: expected one entry .* and none matches"
     with pytest.raises(ConfigError, match=message), errors_from_outside(config):
         shardings(shapes(tiny(norm="dyt:DYT")), parameter_axes(config.model), mesh)
 
@@ -420,6 +421,7 @@ BROKEN = "outside.broken_parts"
         ("model__activation", "TAHN", "module outside.broken_parts has no 'TAHN' (did you mean 'TANH'?)"),
         ("model__norm", "NO_NORM", "module: Empty lacks __call__"),
         ("model__position_encoding", "NO_BIAS", "bias: Empty lacks __call__"),
+        ("model__position_encoding", "NOTHING", "has none of added, rotate, bias, so it does nothing"),
         ("model__norm_position", "NO_BEFORE", "module: Empty lacks before, after"),
         ("optimizer__name", "BROKEN", "has no 'BROKEN'"),
         ("optimizer__name", "TANH", "expected a function of (static, hyper, axes), got Activation"),
@@ -573,4 +575,26 @@ def test_a_command_prints_the_traceback_and_the_field(monkeypatch, capsys, tmp_p
     said = capsys.readouterr().err
     assert "raising_later.py" in said  # the traceback
     last = said.strip().splitlines()[-1]
-    assert last.startswith("transformer-jax: error: model.activation='raising_later:RAISES': AttributeError: ")
+    assert last.startswith("transformer-jax: error: config: model.activation='raising_later:RAISES': AttributeError: ")
+
+
+@pytest.mark.parametrize("index", ["", "[0]", "[:, 0, :1]", "[:, 0]"])
+def test_a_bias_of_another_shape_is_refused_with_the_field(index, monkeypatch, capsys, tmp_path):
+    """A bias without its axis of heads would broadcast: the bias of a row would be that of a head."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = f"bias_{len(index)}"
+    (tmp_path / f"{module}.py").write_text(
+        "from transformer_jax.nn.positions import ENCODINGS, RelativeBias\n\n\n"
+        f"class Mine(RelativeBias):\n    def __call__(self, *of):\n        return super().__call__(*of){index}\n\n\n"
+        "MINE = ENCODINGS['relative']._replace(bias=Mine)\n"
+    )
+    named = f"model.position_encoding='{module}:MINE'"
+    status = main(["inspect", "--config=language_model", f"--config.model.position_encoding={module}:MINE"])
+    said = capsys.readouterr()
+    if not index:
+        assert status == 0
+        assert re.search(rf"from outside +{named}", said.out)
+        return
+    last = said.err.strip().splitlines()[-1]
+    assert (status, f"config: {named}: ValueError: the bias of " in last) == (2, True)
+    assert "expected [B or 1, N, T, S], here [1 or 1, 4, 2, 2]" in last

@@ -233,13 +233,24 @@ class Parts(Registry[T]):
     """
 
     def __init__(
-        self, field: str, kind: type[T], entries: Mapping[str, T], methods: Mapping[str, Sequence[str]] | None = None
+        self,
+        field: str,
+        kind: type[T],
+        entries: Mapping[str, T],
+        methods: Mapping[str, Sequence[str]] | None = None,
+        one_of: Sequence[str] = (),
     ) -> None:
-        """Args: kind: the class of the named tuples. methods: those that a class has which is a field, by the field."""
+        """Make the table.
+
+        Args:
+          kind: the class of the named tuples.
+          methods: those that a class has which is a field, by the field.
+          one_of: fields of which an outside part has at least one.
+        """
         super().__init__(field, kind, dict.fromkeys(entries, ""))
         self._entries = dict(entries)
         self._imported.update(entries)
-        self._methods = methods or {}
+        self._methods, self._one_of = methods or {}, one_of
 
     def _check_outside(self, name: str) -> None:
         self[name]
@@ -254,6 +265,8 @@ class Parts(Registry[T]):
         return f"{self._kind.__module__}.{self._kind.__name__}"
 
     def _field_problems(self, part: Any) -> Iterator[str]:
+        if self._one_of and all(getattr(part, field) is None for field in self._one_of):
+            yield f"has none of {', '.join(self._one_of)}, so it does nothing"
         for field in part._fields:
             given, known = getattr(part, field), [getattr(entry, field) for entry in self._entries.values()]
             if given is None and None in known:

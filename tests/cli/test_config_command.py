@@ -90,7 +90,10 @@ def test_a_field_that_one_config_does_not_read(capsys):
         ),
         (["quickstart", "--config.model.num_heads=3"], "num_heads=3 does not divide emb_dim=128"),
         (["quickstart:big"], "argument 'big': this config has none"),
-        (["--config=quickstart"], "unknown flag --config; --config.FIELD=VALUE overrides a field; see"),
+        (
+            ["--config=quickstart"],
+            "unknown flag --config; --config.FIELD=VALUE overrides a field, and NAME is given without a flag; see",
+        ),
     ],
 )
 def test_errors(capsys, words, message):

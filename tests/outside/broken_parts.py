@@ -35,6 +35,7 @@ NOT_GATED = Activation(jnp.tanh, gated="no")
 NO_FUNCTION = Activation(None)
 NO_NORM = NormKind(module=Empty)
 NO_BIAS = Encoding(bias=Empty)
+NOTHING = Encoding()
 NO_BEFORE = NormPosition(before=True, after=False, final=True, module=Empty)
 TANH = Activation(jnp.tanh)
 

@@ -241,6 +241,8 @@ def parse(command: Command, program: str, argv: Sequence[str]) -> Arguments:
         hint = nearest(f"--{error.flagname.partition('.')[0]}", known)
         if error.flagname in command.OVERRIDES:
             hint = f"; --{error.flagname}.FIELD=VALUE overrides a field"
+            if positionals := positionals_of(command).names:
+                hint += f", and {positionals[0]} is given without a flag"
         raise ConfigError(f"unknown flag --{error.flagname}{hint}; see {program} --help") from None
     except flags.IllegalFlagValueError as error:
         raise ConfigError(_illegal(str(error), values)) from None

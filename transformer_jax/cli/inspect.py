@@ -42,7 +42,12 @@ def define(values: flags.FlagValues) -> None:
 def run(arguments: Arguments) -> int:
     if arguments.flags.folder:
         return _inspect_folder(arguments)
-    report = inspection(_config(arguments), arguments.flags.compile)
+    config = _config(arguments)
+
+    from transformer_jax.tasks.outside_errors import errors_from_outside
+
+    with errors_from_outside(config):
+        report = inspection(config, arguments.flags.compile)
     if arguments.flags.json:
         print(json_text(report, indent=2, ascii=True))
     else:
@@ -109,6 +114,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     from transformer_jax.parallel.launchers import mesh_sizes
     from transformer_jax.parallel.rules import shardings
     from transformer_jax.tasks.flops import step_flops
+    from transformer_jax.tasks.outside_errors import objects_from_outside
     from transformer_jax.tasks.task import TASKS, initial_shapes
     from transformer_jax.training.extras import initial_extra
     from transformer_jax.training.freezing import multiplied
@@ -175,6 +181,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
         "attention": _attention(config),
         "recurrent": _recurrent(config),
         "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()],
+        "from_outside": objects_from_outside(config),
         "config": config.to_dict(),
     }
 
@@ -354,6 +361,8 @@ def _summary_table(report: Mapping[str, Any]) -> Any:
         table.add_row(f"{stack} layers", f"{letters} ({report['config']['model']['layer_kinds']})")
     for name, choice in (report["attention"] | report["recurrent"]).items():
         table.add_row(name, f"{choice['name']} ({choice['why']})")
+    for named in report["from_outside"]:
+        table.add_row("from outside", named)
     table.add_row("mesh", mesh)
     table.add_row("devices", ", ".join(report["devices"]))
     return table

@@ -58,7 +58,13 @@ def axes_of(path: str, table: ParameterAxes) -> Axes | None:
         return None
     matching = [(end, axes) for end, axes in table.items() if re.search(rf"(^|/){end}$", path)]
     if len(matching) != 1:
-        raise ValueError(f"{path}: expected exactly one matching entry of PARAMETER_AXES, found {matching}")
+        found = (
+            f"{len(matching)} entries match: {', '.join(end for end, _ in matching)}" if matching else "none matches"
+        )
+        raise ValueError(
+            f"{path}: expected one entry for the end of this path in the axes of the block that has it, and {found}; "
+            "for example '(gate|up)/kernel': Axes(('emb',), ('mlp',))"
+        )
     [(end, axes)] = matching
     if not isinstance(axes, Axes) or not NAMES.issuperset(name for name in axes.names if name is not None):
         names = ", ".join(sorted(NAMES))

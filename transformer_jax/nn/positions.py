@@ -238,6 +238,7 @@ ENCODINGS: Parts[Encoding] = Parts(
         "none": Encoding(),
     },
     methods={"bias": ("__call__",)},
+    one_of=("added", "rotate", "bias"),
 )
 """By the values of `model.position_encoding`."""
 

@@ -237,8 +237,21 @@ class Stack(nn.Module):
         )
 
     def _bias(self, query_positions: Positions, key_positions: Int[Array, "#B S"]) -> Bias | None:
-        """Return the bias that is added to attention logits, [B or 1, N, T, S], or None."""
-        return None if self.relative_bias is None else self.relative_bias(query_positions, key_positions)
+        """Return the bias that is added to attention logits, [B or 1, N, T, S], or None.
+
+        Raises: ValueError for another shape, which could broadcast and mean something else.
+        """
+        if self.relative_bias is None:
+            return None
+        bias = self.relative_bias(query_positions, key_positions)
+        rest = (self.config.num_heads, query_positions.shape[-1], key_positions.shape[-1])
+        if bias.ndim != 4 or bias.shape[0] not in (1, query_positions.shape[0]) or bias.shape[1:] != rest:
+            expected = ", ".join(map(str, (f"{query_positions.shape[0]} or 1", *rest)))
+            raise ValueError(
+                f"the bias of model.position_encoding has the shape {list(bias.shape)}; expected [B or 1, N, T, S], "
+                f"here [{expected}]"
+            )
+        return bias
 
     def _finished(
         self, x: Activations, dropout: Dropout | None = None, is_token: Bool[Array, "B T"] | None = None

@@ -58,7 +58,7 @@ def shardings(tree: Any, parameter_axes: ParameterAxes | None, mesh: Mesh | Abst
         if (named := axes_of(path, parameter_axes)) is None:
             return whole
         if len(named.names) > len(leaf.shape):
-            raise ValueError(f"{path} {tuple(leaf.shape)}: its entry in PARAMETER_AXES has more axes, {named}")
+            raise ValueError(f"{path} {tuple(leaf.shape)}: its entry in the axes of its block has more axes, {named}")
         axes = tuple(None if name is None else MESH_AXES[name] for name in named.names)
         problems.extend(_indivisible(path, leaf.shape, axes, sizes))
         # An axis of one device is left out, so that an undivided state has the same shardings as a replicated one.
