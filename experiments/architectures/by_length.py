@@ -1,4 +1,4 @@
-"""The scores of the LSTMs with and without attention by source length, as in Bahdanau et al. 2015, figure 2."""
+"""The scores of every kind of model by source length, as in Bahdanau et al. 2015, figure 2."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 from transformer_jax.sweeps.figures import FEW_EXAMPLES
 from transformer_jax.sweeps.statistics import estimate
 
-SHOWN = ("lstm_attention", "lstm", "encoder_decoder", "causal")
 TITLE = "sacreBLEU by length of the source"
 _BIN = re.compile(r"(test|test_longer)\[(\d+)-(\d+)\]/pairs")
 
@@ -31,13 +30,12 @@ def bins(metrics: Any) -> dict[str, tuple[str, float]]:
 
 
 def draw(axes: Any, results: Any) -> None:
-    """Draw a line for every variant of `SHOWN`: means over the seeds with 95 % intervals.
+    """Draw a line for every variant: means over the seeds with 95 % intervals.
 
     Sentences of `test_longer` have more words than any in training; in tokens the splits overlap. A dotted line joins
     the two splits. Bins with few pairs are left out.
     """
-    shown = [variant for name in SHOWN for variant in results.variants if variant.labels["model"] == name]
-    for number, variant in enumerate(shown):
+    for number, variant in enumerate(results.variants):
         places = _bins_of(variant)
         found = [estimate(list(variant.values(metric).values())) for metric, _ in places.values()]
         middles = [middle + 0.6 * (number - 1.5) for _, middle in places.values()]
@@ -68,15 +66,12 @@ def described(results: Any) -> str:
     """Return a description of the figure of `draw`, with the numbers of its first and last bin."""
     texts = []
     for variant in results.variants:
-        places = list(_bins_of(variant).items()) if variant.labels["model"] in SHOWN else []
+        places = list(_bins_of(variant).items())
         for name, (metric, _) in [places[0], places[-1]] if places else []:
             mean = estimate(list(variant.values(metric).values())).mean
             texts.append(f"{variant.short_name}, {name} tokens: {mean:.1f}")
     numbers = "; ".join(texts) or "no bin has enough pairs"
-    return (
-        "sacreBLEU by the number of the source's tokens, without and with attention, in bins of at least "
-        f"{FEW_EXAMPLES} pairs: {numbers}."
-    )
+    return f"sacreBLEU by the number of the source's tokens, in bins of at least {FEW_EXAMPLES} pairs: {numbers}."
 
 
 def _bins_of(variant: Any) -> dict[str, tuple[str, float]]:

@@ -435,7 +435,8 @@ def test_scores_by_length_are_drawn_over_both_splits():
         values = lambda metric: {seed: trial.metrics[metric] for seed, trial in enumerate(trials)}  # noqa: E731
         return SimpleNamespace(labels={"model": name}, short_name=name, trials=trials, values=values)
 
-    variants = [variant("prefix", trial(99.0)), variant("lstm", trial(30.0), trial(40.0))]
+    without = SimpleNamespace(status="diverged", metrics={})
+    variants = [variant("decoder", without), variant("lstm", trial(30.0), trial(40.0))]
     results = SimpleNamespace(variants=variants)
     axes = Figure().subplots()
     by_length.draw(axes, results)

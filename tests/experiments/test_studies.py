@@ -1,6 +1,5 @@
 """Every study in experiments/: its variants build, its documents exist, and it runs to its report."""
 
-import csv
 import dataclasses
 import functools
 import importlib
@@ -21,6 +20,7 @@ from transformer_jax.config_file import read_config
 from transformer_jax.data.sources import load_source
 from transformer_jax.evaluation.scoring import Scorer
 from transformer_jax.metrics_file import NAME, readable_lines
+from transformer_jax.sweeps.planned_batches import planned_batches
 from transformer_jax.sweeps.rebased_study import with_baseline
 from transformer_jax.sweeps.report.markdown import escaped
 from transformer_jax.sweeps.report.sentences import NOT_SHOWN
@@ -31,7 +31,7 @@ from transformer_jax.sweeps.study import load_study
 from transformer_jax.sweeps.study_json import declaration_of
 from transformer_jax.sweeps.trials import grid, groups, starting_from
 from transformer_jax.sweeps.worker import run_trials
-from transformer_jax.tasks.flops import training_flops
+from transformer_jax.tasks.flops import shapes_of, step_operations, training_flops, training_operations
 from transformer_jax.tasks.task import param_shapes
 
 ROOT = Path(__file__).parent.parent.parent
@@ -85,7 +85,7 @@ VARIED = {
         *("model.num_heads", "model.num_kv_heads", "model.head_dim", "model.value_head_dim", "model.norm_position"),
         *("model.hidden_dim", "model.attention", "model.bidirectional", "model.bridge", "model.deep_output"),
         *("task.source_mask", "data.max_length", "data.tokens_per_batch"),
-        *("optimizer.learning_rate", "optimizer.decay_steps", "training.num_train_steps"),
+        *("optimizer.decay_steps", "training.num_train_steps"),
     },
     "order": {
         *("model.architecture", "model.position_encoding", "model.num_heads", "model.num_kv_heads", "model.head_dim"),
@@ -159,10 +159,10 @@ OVERRIDES = dict.fromkeys(STUDIES, SMALL | NARROW | SHALLOW) | {
     "model_size": {"model.vocab_size": "20", "data.tokens_per_batch": "256", "training.log_every_steps": "1"},
     # Recurrent models do not read mlp_dim, or only its default.
     "order": SMALL | SHALLOW,
-    # Its sizes and updates are fixed.
+    # Its batches and lengths are those of an axis.
     "architectures": {name: SMALL[name] for name in ("model.vocab_size", "data.num_train_pairs", "data.num_eval_pairs")}
     | {"data.num_buckets": "1", "data.drop_long": "true", "decode.max_extra_length": "0"}
-    | {"training.log_every_steps": "1"},
+    | {"training.num_train_steps": "2", "training.log_every_steps": "1", "optimizer.warmup_steps": "1"},
     # With fewer sentences, the training split lacks some of the labels.
     "normalisation": NARROW
     | {"data.num_train_pairs": "5000", "data.num_eval_pairs": "20", "model.num_encoder_layers": "1"}
@@ -185,6 +185,11 @@ OVERRIDES = dict.fromkeys(STUDIES, SMALL | NARROW | SHALLOW) | {
 }
 
 
+SIZES_OF_ARCHITECTURES = ("architectures", "architectures/longer", "architectures/large")
+PLANNED = {"data.num_train_pairs": "2000"}
+"""A smaller corpus for studies whose steps follow from the batches of the corpus."""
+
+
 @functools.cache
 def study(name):
     return load_study(ROOT / "experiments" / name)
@@ -192,7 +197,7 @@ def study(name):
 
 @functools.cache
 def trials(name):
-    return grid(study(name))
+    return grid(study(name), PLANNED if name in SIZES_OF_ARCHITECTURES else None)
 
 
 @functools.cache
@@ -273,34 +278,41 @@ def test_objectives_are_pretrained_at_equal_operations():
     assert max(costs.values()) > 2 * min(costs.values())
 
 
-def test_architectures_have_equally_many_parameters():
-    """To half a per cent, at both sizes."""
-    for name in ("architectures", "architectures/large"):
-        found = {trial.labels["model"]: trial.config for trial in trials(name).trials if trial.seed == 0}
-        sizes = {model: sum(leaf.size for leaf in jax.tree.leaves(param_shapes(c))) for model, c in found.items()}
-        assert all(size == pytest.approx(sizes["encoder_decoder"], rel=0.005) for size in sizes.values()), sizes
+@pytest.mark.parametrize("name", SIZES_OF_ARCHITECTURES)
+def test_architectures_have_equally_many_parameters_and_operations(name):
+    """Parameters to half a per cent, operations to half a step; and batches of about as many pairs."""
+    found = {trial.labels["model"]: trial.config for trial in trials(name).trials if trial.seed == 0}
+    assert [*found] == ["encoder_decoder", "decoder", "lstm", "lstm_attention"]
+    sizes = {model: sum(leaf.size for leaf in jax.tree.leaves(param_shapes(c))) for model, c in found.items()}
+    assert all(size == pytest.approx(sizes["encoder_decoder"], rel=0.005) for size in sizes.values()), sizes
+    plans = {model: planned_batches(config) for model, config in found.items()}
+    totals = {model: training_operations(config, plans[model]) for model, config in found.items()}
+    for model, config in found.items():
+        shapes = shapes_of(config, plans[model])
+        step = max(step_operations(config, shape.rows, dict(shape.widths)) for shape in shapes)
+        assert abs(totals[model] - totals["encoder_decoder"]) <= step / 2, model
+    pairs = {model: plan.num_examples / plan.batches_per_epoch for model, plan in plans.items()}
+    assert all(of == pytest.approx(pairs["encoder_decoder"], rel=0.15) for of in pairs.values()), pairs
+    steps = {model: config.training.num_train_steps for model, config in found.items()}
+    assert steps["decoder"] < 0.55 * steps["encoder_decoder"] < steps["lstm"]
 
 
-def test_architectures_read_equally_many_pairs_or_train_with_equally_many_operations():
-    """To one per cent, as the trials have measured them; their configs have the updates that the study has now."""
-    with open(ROOT / "experiments" / "architectures" / "results" / "results.csv") as file:
-        measured = {row["model"]: row for row in csv.DictReader(file)}
-    steps = {trial.labels["model"]: trial.config.training.num_train_steps for trial in trials("architectures").trials}
-    assert {model: int(row["steps"]) for model, row in measured.items()} == steps
-    flops, pairs = (
-        {model: float(row[f"training/{name}"]) for model, row in measured.items()} for name in ("flops", "pairs")
+def test_the_longer_study_of_architectures_has_eight_times_the_operations():
+    short, longer = (
+        next(trial.config for trial in trials(name).trials) for name in ("architectures", "architectures/longer")
     )
-    for model in ("causal_equal_flops", "prefix_equal_flops", "lstm", "lstm_attention"):
-        assert flops[model] == pytest.approx(flops["encoder_decoder"], rel=0.01), model
-    for model in ("causal", "prefix"):
-        assert pairs[model] == pytest.approx(pairs["encoder_decoder"], rel=0.01), model
-        assert flops[model] > 1.8 * flops["encoder_decoder"]
+    assert training_operations(longer, planned_batches(longer)) == pytest.approx(
+        8 * training_operations(short, planned_batches(short)), rel=0.005
+    )
+    rates, asked = short.optimizer.learning_rate, study("architectures/longer")
+    assert [longer.optimizer.learning_rate * factor / rates for factor in asked.tuned.widest] == [0.5, 2]
+    assert asked.seeds == (0, 1, 2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "seeds"), [("prefix", [1]), ("lstm_attention", [1, 2])])
+@pytest.mark.parametrize(("model", "seeds"), [("decoder", [1]), ("lstm_attention", [1, 2])])
 def test_architectures_train_alone_and_as_one_program(model, seeds, tmp_path):
-    """Both executors give the same scores; the log has the operations of all steps."""
+    """Both executors give the same scores; the log has the operations of all steps, and those of hidden keys."""
     folder, asked = ROOT / "experiments" / "architectures", study("architectures")
     overrides = OVERRIDES["architectures"] | {"data.cache_dir": str(tmp_path / "cache")}
     found = [trial for trial in grid(asked, overrides).trials if trial.labels["model"] == model]
@@ -308,11 +320,12 @@ def test_architectures_train_alone_and_as_one_program(model, seeds, tmp_path):
     for count in seeds:
         folders = [tmp_path / str(count) / TRIALS / trial.name for trial in found[:count]]
         for path, trial in zip(folders, found, strict=False):
-            write_spec(path, shortened(trial, 2), asked.metrics, folder)
+            write_spec(path, trial, asked.metrics, folder)
         run(folders, asked, folder)
         result = read_result(folders[0])
         lines = [line for line in readable_lines(folders[0] / NAME) if line["split"] == "train"]
-        assert sum(line["flops"] for line in lines) == result.metrics["training/flops"]
+        logged, operations = sum(line["flops"] for line in lines), result.metrics["training/operations"]
+        assert logged > operations if model == "decoder" else logged == operations
         losses.append(result.metrics["test/loss"])
     assert losses == pytest.approx(losses[:1] * len(losses), rel=1e-4)
     claim_sweep(tmp_path / "1", folder)
