@@ -162,7 +162,7 @@ OVERRIDES = dict.fromkeys(STUDIES, SMALL | NARROW | SHALLOW) | {
     # Its batches and lengths are those of an axis.
     "architectures": {name: SMALL[name] for name in ("model.vocab_size", "data.num_train_pairs", "data.num_eval_pairs")}
     | {"data.num_buckets": "1", "data.drop_long": "true", "decode.max_extra_length": "0"}
-    | {"training.num_train_steps": "2", "training.log_every_steps": "1", "optimizer.warmup_steps": "1"},
+    | {"training.num_train_steps": "4", "training.log_every_steps": "1", "optimizer.warmup_steps": "1"},
     # With fewer sentences, the training split lacks some of the labels.
     "normalisation": NARROW
     | {"data.num_train_pairs": "5000", "data.num_eval_pairs": "20", "model.num_encoder_layers": "1"}
