@@ -120,15 +120,22 @@ def bucket(distance: int, bidirectional: bool, num_buckets: int, max_distance: i
     return first + min(exact + int(step), num_buckets - 1)
 
 
+def gains(config: Any, p: Any) -> Any:
+    return {"learned": lambda: p["scale"], "none": lambda: 1.0, "offset": lambda: 1 + p["scale"]}[config.norm_scale]()
+
+
 def norm(config: Any, x: np.ndarray, p: Any) -> np.ndarray:
     if config.norm == "none":
         return x
-    if config.norm == "batchnorm":
-        y = (x - p["running_mean"]) / np.sqrt(p["running_variance"] + config.norm_epsilon) * p["scale"]
-        return y + p["bias"] if config.use_bias else y
+    gain = gains(config, p)
     if config.norm == "rmsnorm":
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_epsilon) * p["scale"]
-    y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + config.norm_epsilon) * p["scale"]
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_epsilon) * gain
+    if config.norm == "batchnorm":
+        y = (x - p["running_mean"]) / np.sqrt(p["running_variance"] + config.norm_epsilon) * gain
+    elif config.norm == "dyt":
+        y = np.tanh(p["alpha"] * x) * gain
+    else:
+        y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + config.norm_epsilon) * gain
     return y + p["bias"] if config.use_bias else y
 
 
@@ -160,6 +167,14 @@ def layer_config(config: Any, index: int, depth: int) -> Any:
     }
     values = {name.strip(): read[name.strip()](text.strip()) for name, text in settings.items()}
     return dataclasses.replace(config, layer_pattern="", layer_kinds="", **values)
+
+
+def deepnorm_alpha(config: Any, stack: str) -> float:
+    """Wang et al. 2022, figure 2."""
+    encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
+    if config.architecture != "encoder_decoder":
+        return (2 * (encoder if stack == "encoder" else decoder)) ** (1 / 4)
+    return 0.81 * (encoder**4 * decoder) ** (1 / 16) if stack == "encoder" else (3 * decoder) ** (1 / 4)
 
 
 class Model:
@@ -208,6 +223,7 @@ class Model:
 
     def stack(self, name, x, positions, mask, memory=None, memory_mask=None):
         config = self.config
+        self.alpha = deepnorm_alpha(config, name)
         if config.position_encoding == "sinusoidal":
             x = x + sinusoids(positions, config.emb_dim)
         if config.position_encoding == "learned":
@@ -220,9 +236,9 @@ class Model:
                 distance = int(positions[b, s] - positions[b, t])
                 index = bucket(distance, name == "encoder", config.relative_num_buckets, config.relative_max_distance)
                 bias[b, n, t, s] = table[index, n]
-        if config.embedding_norm:
+        if config.embedding_norm or config.norm_position == "peri":
             x = norm(config, x, self.layer(self.params[name].get("embedding_norm", {}), None))
-        x = self.drop(x, "embedding")
+        x = source = self.drop(x, "embedding")
         weights = []
         num_layers = config.num_encoder_layers if name == "encoder" else config.num_decoder_layers
         configs = [layer_config(config, i, num_layers) for i in range(num_layers)]
@@ -235,6 +251,10 @@ class Model:
             own_config = configs[i]
             p = self.layer(self.params[name][folders[i]], folders[:i].count(folders[i]))
             weights.append({})
+            if config.residual_lambdas:
+                x = self.leaf(name, "stream_lambdas", "scale")[i] * x
+                x = x + self.leaf(name, "input_lambdas", "scale")[i] * source
+            start = x
             if own_config.mixer == "gated_delta":
                 x, _ = self.residual(
                     p.get("gated_delta_residual", {}),
@@ -257,8 +277,14 @@ class Model:
                 "dense": ("feed_forward", self.feed_forward),
                 "experts": ("experts", self.experts),
             }[own_config.feed_forward]
-            x, _ = self.residual(p.get(f"{part}_residual", {}), x, lambda y, p=p, part=part, f=f: (f(p[part], y), None))
-        if config.norm_position == "pre":
+            own = p.get(f"{part}_residual", {})
+            if config.parallel == "none":
+                x, _ = self.residual(own, x, lambda y, p=p, part=part, f=f: (f(p[part], y), None))
+            else:
+                mixer = {"attention": "self_attention", "gated_delta": "gated_delta"}[own_config.mixer]
+                of_norm = own if config.parallel == "two_norms" else p.get(f"{mixer}_residual", {})
+                x = x + self.branch(own, f(p[part], norm(config, start, of_norm.get("norm"))))
+        if config.norm_position not in ("post", "deepnorm"):
             x = norm(config, x, self.layer(self.params[name].get("final_norm", {}), None))
         return self.drop(x, "final"), weights
 
@@ -268,12 +294,20 @@ class Model:
         return np.asarray(node if i is None else node[i], np.float64)
 
     def residual(self, p, x, f):
-        """Post: Norm(x + Dropout(f(x))). Pre: x + Dropout(f(Norm(x)))."""
-        if self.config.norm_position == "pre":
-            y, extra = f(norm(self.config, x, p.get("norm")))
-            return x + self.drop(y, "residual"), extra
-        y, extra = f(x)
-        return norm(self.config, x + self.drop(y, "residual"), p.get("norm")), extra
+        """Post: Norm(x + Dropout(f(x))). Pre: x + Dropout(f(Norm(x))). Output: x + Dropout(Norm(f(x)))."""
+        place = self.config.norm_position
+        y, extra = f(norm(self.config, x, p.get("norm")) if place in ("pre", "sandwich", "peri") else x)
+        if place in ("sandwich", "output", "peri"):
+            y = norm(self.config, y, p.get("output_norm"))
+        y = self.branch(p, y)
+        if place == "deepnorm":
+            return norm(self.config, self.alpha * x + y, p.get("norm")), extra
+        return (norm(self.config, x + y, p.get("norm")) if place == "post" else x + y), extra
+
+    def branch(self, p, y):
+        """Bachlechner et al. 2021 and Touvron et al. 2021: learned factors of the output."""
+        y = y if self.config.residual_scale == "none" else p["scale"] * y
+        return self.drop(self.config.residual_multiplier * y, "residual")
 
     def self_attention(self, config, p, x, positions, mask, bias):
         """A window hides the keys that are so far away, or farther (Beltagy et al. 2020)."""
@@ -288,7 +322,7 @@ class Model:
         query, key, value = self.project(p["query"], x), self.project(p["key"], y), self.project(p["value"], y)
         if config.qk_norm == "rms":
             query, key = (
-                x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_epsilon) * p[name]["scale"]
+                x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_epsilon) * gains(config, p.get(name))
                 for x, name in ((query, "query_norm"), (key, "key_norm"))
             )
         if positions is not None and config.position_encoding == "rotary" and config.attention_rotates:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.config import NORMS_OVER_BATCH, ModelConfig
+from transformer_jax.config import ModelConfig
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
 
 # All sizes differ, so that no axis can be mistaken for another.
@@ -40,8 +40,8 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "position_encoding": tuple(name for name in choices("position_encoding") if name != "sinusoidal_2d"),
     "activation": ("relu", "gelu", "swiglu"),
     "num_kv_heads": (None, 2, 1),
-    "norm_position": choices("norm_position"),
-    "norm": tuple(name for name in choices("norm") if name not in NORMS_OVER_BATCH),  # see test_batch_norm.py
+    "norm_position": ("post", "pre"),  # others: STREAMS
+    "norm": ("layernorm", "rmsnorm", "none"),
     "head_dim": (None, 6),
     "value_head_dim": (None, 3),
     "use_bias": (True, False),
@@ -86,6 +86,32 @@ HYBRIDS: tuple[dict[str, Any], ...] = (
     },
 )
 """Decoders with layers of two structures: a state between, and before, layers with keys and values."""
+
+
+STREAMS: tuple[dict[str, Any], ...] = (
+    {
+        **{"architecture": "encoder_decoder", "norm_position": "peri", "norm_scale": "offset", "qk_norm": "rms"},
+        **{"residual_lambdas": True, "residual_multiplier": 0.7, "num_decoder_layers": 3, "scan_layers": True},
+    },
+    {
+        **{"architecture": "encoder_decoder", "norm_position": "deepnorm", "residual_scale": "vector"},
+        **{"num_encoder_layers": 1, "position_encoding": "rotary"},
+    },
+    {
+        **{"architecture": "decoder_only", "norm_position": "pre", "parallel": "one_norm", "norm": "dyt"},
+        **{"residual_lambdas": True, "residual_scale": "scalar", "num_decoder_layers": 3},
+        **{"layer_pattern": "AB", "layer_kinds": "A: attention_window=3; B:"},
+    },
+    {
+        **{"architecture": "decoder_only", "norm_position": "output", "norm": "rmsnorm", "norm_scale": "none"},
+        **{"use_bias": False, "residual_multiplier": 1.3, "position_encoding": "learned"},
+    },
+    {
+        **{"architecture": "encoder_only", "norm_position": "pre", "parallel": "two_norms", "residual_scale": "vector"},
+        **{"residual_lambdas": True, "scan_layers": True},
+    },
+)
+"""Models with other places and gains of norms, and other residual streams; with the architecture that each is for."""
 
 
 def tiny(**fields: Any) -> ModelConfig:

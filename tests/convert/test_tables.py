@@ -193,6 +193,11 @@ def test_orders_of_sines_and_cosines():
         ({"norm": "rmsnorm"}, "model.norm='rmsnorm': MarianMT has 'layernorm'"),
         ({"norm_epsilon": 1e-6}, "model.norm_epsilon=1e-06: MarianMT has 1e-05"),
         ({"norm_position": "pre"}, "model.norm_position='pre': MarianMT has 'post'"),
+        ({"norm_position": "peri"}, "model.norm_position='peri': MarianMT has 'post'"),
+        ({"norm_scale": "offset"}, "model.norm_scale='offset': MarianMT has 'learned'"),
+        ({"residual_scale": "vector"}, "model.residual_scale='vector': MarianMT has 'none'"),
+        ({"residual_multiplier": 0.5}, "model.residual_multiplier=0.5: MarianMT has 1.0"),
+        ({"residual_lambdas": True}, "model.residual_lambdas=True: MarianMT has False"),
         ({"num_kv_heads": 2}, "model.num_kv_heads=2: MarianMT has 4"),
         ({"attention_window": 4}, "model.attention_window=4: MarianMT has None"),
         ({"layer_pattern": "S", "layer_kinds": "S: attention_window=4"}, "model.layer_pattern='S': MarianMT has ''"),
@@ -205,6 +210,12 @@ def test_what_a_family_cannot_express_is_refused_and_named(fields, named, tmp_pa
         save_pretrained(tmp_path / "folder", config, random_params(config))
     assert named in str(raised.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_parallel_parts_cannot_be_written_as_llama(tmp_path):
+    config = like("llama", parallel="one_norm")
+    with pytest.raises(ConfigError, match=r"model\.parallel='one_norm': Llama has 'none'"):
+        save_pretrained(tmp_path / "folder", config, random_params(config), family="llama")
 
 
 def test_the_family_that_can_express_a_model_is_suggested(tmp_path):

@@ -64,6 +64,12 @@ DRAWN = {
     "max_length": ({"position_encoding": "learned"}, 32, 64),
     "norm_position": ({}, "post", "pre"),
     "norm": ({}, "layernorm", "rmsnorm"),
+    "norm_scale": ({}, "learned", "offset"),
+    "parallel": ({**LABELS, "norm_position": "pre"}, "none", "one_norm"),
+    "residual_scale": ({}, "none", "scalar"),
+    "residual_scale_init": ({"residual_scale": "vector"}, 0.0, 0.1),
+    "residual_multiplier": ({}, 1.0, 0.5),
+    "residual_lambdas": ({}, False, True),
     "position_encoding": ({}, "sinusoidal", "rotary"),
     "rotary_base": ({"position_encoding": "rotary"}, 1e4, 5e5),
     "attention_rotates": ({"position_encoding": "rotary"}, True, False),
@@ -113,7 +119,7 @@ DRAWN = {
 """By the name of a field: other fields, and two values that give two pictures."""
 NOT_DRAWN = {
     *("pixel_mean", "pixel_std", "norm_epsilon"),  # constants
-    *("init", "init_std", "init_range", "decoder_start_id", "dtype"),
+    *("init", "init_std", "init_range", "zero_init_outputs", "decoder_start_id", "dtype"),
     *("attention_implementation", "recurrent_implementation", "scan_layers", "remat"),  # how, not what
 }
 
@@ -176,7 +182,7 @@ OF_OUTSIDE = {"module", "axes"}
 @pytest.mark.parametrize(
     ("entry", "parts"),
     [
-        (NormPosition, {"before", "after", "final", *OF_OUTSIDE}),
+        (NormPosition, {"before", "after", "final", "inside", "embedding", "scales", *OF_OUTSIDE}),
         (NormKind, {"function", "has_bias", "over_batch", *OF_OUTSIDE}),
         (Activation, {"function", "gated"}),
         (Encoding, {"added", "rotate", "bias", "has_table", "axes", "bias_axes"}),
@@ -211,6 +217,17 @@ MODELS = {
         **{"token_types": 2, "tie_output": False, "output_bias": True, "share_embeddings": False},
     },
     "relative": {**RELATIVE, "norm": "rmsnorm", "norm_position": "pre", "use_bias": False},
+    "peri": {**LABELS, "norm_position": "peri"},
+    "output": {**LANGUAGE_MODEL, "norm_position": "output"},
+    "parallel": {
+        **{**LANGUAGE_MODEL, "norm_position": "pre", "parallel": "two_norms", "residual_scale": "vector"},
+        **{"residual_lambdas": True, "norm": "dyt"},
+    },
+    "one_norm": {
+        **{**LABELS, "norm_position": "pre", "parallel": "one_norm", "residual_scale": "scalar"},
+        **{"residual_multiplier": 0.5, "norm": "layernorm", "norm_scale": "offset"},
+    },
+    "no_gains": {**LABELS, "norm_scale": "none"},
     "no_norm": {**LABELS, "norm": "none", "task.pooler": True, "position_encoding": "rotary"},
     "language_model": {**LANGUAGE_MODEL, "position_encoding": "learned", "norm_position": "pre"},
     "masked_lm": {"architecture": "encoder_only", "task.name": "masked_lm", "output_bias": True},
@@ -273,6 +290,15 @@ def test_the_order_of_norm_sublayer_and_sum():
     assert "of ([layernorm, self-attention (" in pre
     assert ", dropout 0.1] with a residual connection, [layernorm, feed-forward (" in pre
     assert ", dropout 0.1] with a residual connection), layernorm, pooling: first" in pre
+    sandwich, output, peri, deepnorm = (
+        words(**fields, norm_position=position) for position in ("sandwich", "output", "peri", "deepnorm")
+    )
+    assert "of ([layernorm, self-attention (" in sandwich
+    assert "), layernorm, dropout 0.1] with a residual connection, [layernorm, feed-forward (" in sandwich
+    assert "of ([self-attention (" in output
+    assert "), layernorm, dropout 0.1] with a residual connection, [feed-forward (" in output
+    assert peri.count("layernorm") == sandwich.count("layernorm") + 1
+    assert ", dropout 0.1] with a residual connection, layernorm (of 1.414 x + f(x)), [feed-forward (" in deepnorm
 
 
 def test_formulas_of_attention_and_feed_forward():

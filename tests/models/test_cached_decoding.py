@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import Model
-from support import OPTIONS, assert_close, covering_params, forward, make_batch, random_params, slow_but, tiny
+from support import OPTIONS, STREAMS, assert_close, covering_params, forward, make_batch, random_params, slow_but, tiny
 
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.architecture import ARCHITECTURES
@@ -58,7 +58,14 @@ def feed(config, params, cache, ids, positions, sizes):
     return jnp.concatenate(logits, axis=1), cache
 
 
-@pytest.mark.parametrize("fields", covering_params(architecture=GENERATING))
+OTHER_STREAMS = [
+    pytest.param(fields, id=f"{fields['architecture']}-{fields['norm_position']}")
+    for fields in STREAMS
+    if fields["architecture"] in GENERATING
+]
+
+
+@pytest.mark.parametrize("fields", [*covering_params(architecture=GENERATING), *OTHER_STREAMS])
 def test_cached_decoding_equals_the_float64_reference(fields):
     config = tiny(**fields)
     params = random_params(config)

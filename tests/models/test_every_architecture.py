@@ -8,6 +8,7 @@ import pytest
 from reference import Model
 from support import (
     HYBRIDS,
+    STREAMS,
     as_batch,
     assert_close,
     covering_params,
@@ -97,9 +98,15 @@ WITH_STATES = [
     pytest.param({**fields, "architecture": "decoder_only", "packed": packed}, id=f"{fields['layer_pattern']}-{packed}")
     for fields, packed in zip(HYBRIDS, (True, False, True), strict=True)
 ]
+OTHER_STREAMS = [
+    pytest.param({**fields, "packed": packed}, id=f"{fields['architecture']}-{fields['norm_position']}-{packed}")
+    for fields, packed in zip(STREAMS, (True, False, True, True, False), strict=True)
+]
 
 
-@pytest.mark.parametrize("fields", [*covering_params(architecture=ARCHITECTURES, packed=(False, True)), *WITH_STATES])
+@pytest.mark.parametrize(
+    "fields", [*covering_params(architecture=ARCHITECTURES, packed=(False, True)), *WITH_STATES, *OTHER_STREAMS]
+)
 def test_logits_and_weights_equal_the_float64_reference(fields):
     """The reference sees every example alone: padding, other rows and packed neighbours change nothing."""
     packed = fields["packed"]

@@ -42,6 +42,11 @@ CHANGES = {
     "norm_position": ("pre", {}),
     "norm": ("rmsnorm", {"use_bias": False}),
     "norm_epsilon": (1e-3, {}),
+    "norm_scale": ("offset", {}),
+    "parallel": ("two_norms", {"architecture": "decoder_only", "norm_position": "pre"}),
+    "residual_scale": ("vector", {}),
+    "residual_multiplier": (0.5, {}),
+    "residual_lambdas": (True, {}),
     "position_encoding": ("rotary", {}),
     "rotary_base": (100.0, {"position_encoding": "rotary"}),
     "attention_rotates": (False, {"position_encoding": "rotary"}),
@@ -111,6 +116,8 @@ OF_PARAMETERS = {
     "init": ("normal", {}),
     "init_std": (0.5, {"init": "normal"}),
     "init_range": (0.5, {"init": "uniform"}),
+    "zero_init_outputs": (True, {}),
+    "residual_scale_init": (0.5, {"residual_scale": "vector"}),
 }
 
 # Rates are arguments of the training step, as DropoutRates; the model must not read them from the config.
@@ -199,11 +206,13 @@ def test_fields_of_parameters(field):
     value, others = OF_PARAMETERS[field]
     before, after = (ModelConfig(**SMALL | others | changed).resolved() for changed in ({}, {field: value}))
     assert computation(before) == computation(after)
-    kernels = [
-        jax.jit(lambda config=config: init_params(config, 0)["decoder"]["layers"]["feed_forward"]["out"]["kernel"])()
-        for config in (before, after)
-    ]
-    assert (kernels[0] != kernels[1]).all()
+    path = ("feed_forward_residual", "scale") if field == "residual_scale_init" else ("feed_forward", "out", "kernel")
+
+    def initial(config):
+        return functools.reduce(lambda node, name: node[name], path, init_params(config, 0)["decoder"]["layers"])
+
+    first, second = (jax.jit(functools.partial(initial, config))() for config in (before, after))
+    assert (first != second).all()
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import pytest
 from reference import norm
 from support import assert_close, tiny
 
-from transformer_jax.nn.norms import Norm, layer_norm, rms_norm
+from transformer_jax.nn.norms import Norm, layer_norm, make_norm, rms_norm
 
 RNG = np.random.default_rng(0)
 SHAPE = (2, 3, 16)
@@ -76,3 +76,31 @@ def test_parameters(fields, names):
     assert all(p.shape == (16,) for p in tree.values())
     assert (tree["scale"] == 1).all()
     assert (tree.get("bias", jnp.zeros(1)) == 0).all()
+
+
+def test_forms_of_gains():
+    """1 + w is a learned gain of 1 + w, and no gain is a gain of 1."""
+    x, offset = jnp.asarray(X), {"scale": SCALE - 1, "bias": BIAS}
+    for name in ("layernorm", "rmsnorm", "dyt"):
+        learned, none, one_and = (tiny(norm=name, norm_scale=kind) for kind in ("learned", "none", "offset"))
+        alpha = {"alpha": jnp.float32(0.7)} if name == "dyt" else {}
+        whole = {**alpha, "scale": SCALE, "bias": BIAS}
+        assert_close(apply(one_and, {**alpha, **offset}, x), apply(learned, whole, x), 1e-6)
+        assert_close(apply(none, {**alpha, "bias": BIAS}, x), apply(learned, {**whole, "scale": jnp.ones(16)}, x), 1e-6)
+
+
+def apply(config, tree, x):
+    return make_norm(config).apply({"params": tree}, x)
+
+
+def test_dynamic_tanh():
+    config = tiny(norm="dyt")
+    tree = {"alpha": jnp.float32(0.7), "scale": SCALE, "bias": BIAS}
+    assert_close(apply(config, tree, jnp.asarray(X)), np.tanh(0.7 * X) * np.asarray(SCALE) + np.asarray(BIAS), 1e-6)
+    assert "bias" not in make_norm(tiny(norm="dyt", use_bias=False)).init(jax.random.key(0), jnp.asarray(X))["params"]
+
+
+def test_dynamic_tanh_of_a_small_factor_is_linear():
+    """y / alpha approaches x times the gain."""
+    tree = {"alpha": jnp.float32(1e-4), "scale": SCALE}
+    assert_close(apply(tiny(norm="dyt", use_bias=False), tree, jnp.asarray(X)) / 1e-4, X * np.asarray(SCALE), 1e-4)

@@ -33,6 +33,7 @@ from transformer_jax.config.experiment import (
 )
 from transformer_jax.config.layers import (
     LAYERS,
+    STACKS,
     layer_configs,
     layer_folder,
     layer_letters,
@@ -81,6 +82,7 @@ __all__ = [
     "RECURRENT",
     "SAMPLES_TOGETHER",
     "SOURCE_TO_TARGET",
+    "STACKS",
     "WEIGHTS",
     "DataConfig",
     "DecodeConfig",

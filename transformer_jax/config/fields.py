@@ -109,7 +109,8 @@ def field(default: Any, doc: str, **metadata: Any) -> Any:
     another value the field has no effect, but may be set. `derived_from` has the dotted names of the fields from which
     a default of None is derived. `place` of a rate of dropout is its field of `nn.dropout.DropoutRates`. `per_layer`:
     layers may differ in it (config/layers.py); `structure`: and then have other parameters. `of_attention`: a diagram
-    names its value in the block of attention.
+    names its value in the block of attention. `evaluated`: a `hyper` field that changes the function of the model, not
+    only its training.
     """
     return dataclasses.field(default=default, metadata={"doc": doc, **metadata})
 

@@ -31,9 +31,12 @@ _TWO_STACKS = {_ARCHITECTURE: ("encoder_decoder", RECURRENT)}
 _WITH_ENCODER = {_ARCHITECTURE: ("encoder_decoder", "encoder_only", RECURRENT)}
 _WITH_DECODER = {_ARCHITECTURE: ("encoder_decoder", "decoder_only", RECURRENT)}
 _NORMS = "transformer_jax.nn.norms:NORMS"
+_PLACES = "transformer_jax.nn.residual:NORM_POSITIONS"
 _ENCODER_ONLY = {_ARCHITECTURE: ("encoder_only",)}
 NORMS_OVER_BATCH = ("batchnorm",)
 """The values of `model.norm` whose statistics are over the tokens of a batch: `nn.norms.NormKind.over_batch`."""
+INSIDE_NORMS = ("sandwich", "output", "peri")
+"""The values of `model.norm_position` that normalise the output of a sub-layer: `nn.residual.NormPosition.inside`."""
 ATTENTION = "attention"
 """The value of `model.mixer` whose state of decoding is keys and values. All others read in one direction only."""
 _NORMALISED = _OF_TRANSFORMERS | {"model.norm": Choices(_NORMS, without=("none",))}
@@ -149,7 +152,8 @@ class ModelConfig:
     norm_position: str = choice(
         "post",
         "transformer_jax.nn.residual:NORM_POSITIONS",
-        "norm after each residual sum, or before each sub-layer; nn/residual.py",
+        "place of the norms: after each residual sum, before each sub-layer, of its output, or both; `deepnorm` also "
+        "scales sums and initial parameters by the depth; nn/residual.py",
         outside=True,
         read_by=_NORMALISED,
     )
@@ -161,7 +165,52 @@ class ModelConfig:
         outside=True,
         read_by=_OF_TRANSFORMERS,
     )
-    norm_epsilon: float = number(1e-6, "added to the variance before the square root", 0.0, read_by=_NORMALISED)
+    norm_epsilon: float = number(
+        1e-6,
+        "added to the variance before the square root",
+        0.0,
+        read_by=_OF_TRANSFORMERS | {"model.norm": Choices(_NORMS, without=("none", "dyt"))},
+    )
+    norm_scale: str = choice(
+        "learned",
+        "transformer_jax.nn.norms:NORM_SCALES",
+        "gains of norms, and of `qk_norm`: learned, first 1; `none`; or `offset`, 1 + w with a learned w, first 0",
+        read_by=_NORMALISED,
+    )
+    parallel: str = choice(
+        "none",
+        "transformer_jax.nn.layer:PARALLEL",
+        "the feed-forward part reads the input of the layer and not the output of attention: normalised as that of "
+        "attention, or by a norm of its own",
+        read_by={_ARCHITECTURE: ("decoder_only", "encoder_only"), "model.norm_position": ("pre",)},
+    )
+    residual_scale: str = choice(
+        "none",
+        "transformer_jax.nn.residual:RESIDUAL_SCALES",
+        "learned factor of the output of a sub-layer: one number (ReZero, SkipInit), or one per feature (LayerScale)",
+        read_by=_OF_TRANSFORMERS,
+    )
+    residual_scale_init: float = number(
+        0.0,
+        "initial value of the factors of residual_scale; 0 as in ReZero, a small number as in LayerScale",
+        read_by=_OF_TRANSFORMERS | {"model.residual_scale": ("scalar", "vector")},
+    )
+    residual_multiplier: float = number(
+        1.0,
+        "constant factor of the output of every sub-layer before it joins the residual",
+        above=0.0,
+        hyper=True,
+        switch=True,
+        off=1.0,
+        evaluated=True,
+        read_by=_OF_TRANSFORMERS,
+    )
+    residual_lambdas: bool = field(
+        False,
+        "before every layer x becomes r x + s x0, with x0 the input of the stack, and two learned numbers r and s per "
+        "layer, initially 1 and 0",
+        read_by=_OF_TRANSFORMERS,
+    )
     position_encoding: str = choice(
         "sinusoidal",
         "transformer_jax.nn.positions:ENCODINGS",
@@ -252,7 +301,9 @@ class ModelConfig:
         read_by=_OF_TRANSFORMERS | _TOKENS,
     )
     embedding_norm: bool = field(
-        False, "normalise embeddings + positions before dropout; BERT and BART", read_by=_NORMALISED
+        False,
+        "normalise embeddings + positions before dropout; BERT and BART",
+        read_by=_NORMALISED | {"model.norm_position": Choices(_PLACES, without=("peri",))},
     )
     token_types: int = number(
         0,
@@ -290,6 +341,12 @@ class ModelConfig:
         "glorot",
         "transformer_jax.nn.initialisation:INITS",
         "distributions of the initial parameters; nn/initialisation.py",
+    )
+    zero_init_outputs: bool = field(
+        False,
+        "output projections of attention and feed-forward start at zero, whatever `init`, so that every layer starts "
+        "as the identity",
+        read_by=_OF_TRANSFORMERS,
     )
     init_std: float = number(
         0.02, "standard deviation", above=0.0, read_by={"model.init": ("normal", "plain_normal", "normal_with_biases")}
@@ -483,6 +540,7 @@ class ModelConfig:
                 "all positions, so a token would depend on later ones, which a decoder must predict; use "
                 "architecture='encoder_only', or norm='layernorm' or 'rmsnorm'"
             )
+        yield from self._residual_problems()
         if self.position_encoding == "sinusoidal" and self.emb_dim % 2:
             yield f"emb_dim={self.emb_dim} is odd; position_encoding='sinusoidal' pairs sines with cosines"
         head_dim = self.emb_dim // self.num_heads if self.head_dim is None else self.head_dim
@@ -535,6 +593,32 @@ class ModelConfig:
         if self.architecture == RECURRENT:
             yield from recurrent_problems(self)
         yield from layer_problems(self)
+
+    def _residual_problems(self) -> Iterator[str]:
+        """Yield what is wrong with the fields of the residual stream."""
+        place = f"norm_position='{self.norm_position}'"
+        if self.has_norms_over_batch:
+            plain = {"norm_position": ("post", "pre"), "residual_scale": ("none",), "residual_lambdas": (False,)}
+            for name in [name for name, values in plain.items() if getattr(self, name) not in values]:
+                yield (
+                    f"norm='{self.norm}' cannot be used with {name}={getattr(self, name)!r}: no work has studied them "
+                    "together; use norm='layernorm' or 'rmsnorm'"
+                )
+        outside = outside_object(self, "norm_position")
+        if self.zero_init_outputs and (self.norm_position in INSIDE_NORMS if outside is None else outside.inside):
+            yield (
+                f"zero_init_outputs=True cannot be used with {place}: it normalises the output of a sub-layer, and the "
+                "derivative of a norm at 0 is 1 / sqrt(norm_epsilon)"
+            )
+        if self.zero_init_outputs and self.residual_scale != "none" and self.residual_scale_init == 0:
+            yield (
+                "zero_init_outputs=True cannot be used with residual_scale_init=0.0: each has a gradient of zero while "
+                "the other is zero, so no layer would ever train"
+            )
+        if outside is not None:
+            computed = {"residual_scale": "none", "residual_multiplier": 1.0, "parallel": "none"}
+            for name in [name for name, off in computed.items() if getattr(self, name) != off]:
+                yield f"{name}={getattr(self, name)!r} cannot be used with {place}, which computes its sums itself"
 
 
 DROPOUT_RATES = {f.name: f.metadata["place"] for f in dataclasses.fields(ModelConfig) if "place" in f.metadata}

@@ -121,8 +121,12 @@ class Family:
 
 
 TRAINING_ONLY = (
-    *("init", "init_std", "dtype"),
-    *(f.name for f in dataclasses.fields(ModelConfig) if f.metadata.get("hyper") or f.metadata.get("rounding")),
+    *("init", "init_std", "zero_init_outputs", "residual_scale_init", "dtype"),
+    *(
+        f.name
+        for f in dataclasses.fields(ModelConfig)
+        if f.metadata.get("rounding") or (f.metadata.get("hyper") and not f.metadata.get("evaluated"))
+    ),
 )
 """Fields on which the numbers that a float32 model returns do not depend; a family may have no key for them."""
 

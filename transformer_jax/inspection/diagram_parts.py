@@ -6,7 +6,7 @@ A part names the parameters that it owns, so that a test can compare a diagram w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax.config import (
@@ -23,11 +23,12 @@ from transformer_jax.nn.embeddings import TokenEmbedding
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.feed_forwards import FEED_FORWARDS
 from transformer_jax.nn.heads import MaskedLMHead, SequenceHead, TokenHead
+from transformer_jax.nn.layer import PARALLEL
 from transformer_jax.nn.mixers import MIXERS
 from transformer_jax.nn.norms import NORMS
 from transformer_jax.nn.patches import INPUTS, PatchEmbedding
 from transformer_jax.nn.positions import ENCODINGS
-from transformer_jax.nn.residual import NORM_POSITIONS
+from transformer_jax.nn.residual import NORM_POSITIONS, has_embedding_norm
 from transformer_jax.tasks.batches.pair_rows import reads_source_two_way
 from transformer_jax.tasks.task import TASKS
 
@@ -84,11 +85,16 @@ def dropout(rate: float | None) -> Iterator[Box]:
         yield Box(f"dropout {rate:g}", kind="dropout")
 
 
-def norm(config: ModelConfig, owner: str) -> Iterator[Box]:
-    """Yield a block for a norm whose parameters are at `owner`; nothing if the model has no norms."""
+def norm(config: ModelConfig, owner: str, of: object = None) -> Iterator[Box]:
+    """Yield a block for a norm whose parameters are at `owner`; nothing if the model has no norms.
+
+    Args: of: what it normalises, if the picture does not say it.
+    """
     kind = NORMS[config.norm]
     if kind.function is not None or kind.module is not None:
-        details = lines(kind.over_batch and "over the batch", kind.has_bias and not config.use_bias and "no bias")
+        gains = {"none": "no gains", "offset": "gains 1 + w"}.get(config.norm_scale)
+        no_bias = kind.has_bias and not config.use_bias and "no bias"
+        details = lines(kind.over_batch and "over the batch", gains, no_bias, of)
         yield Box(config.norm, details, "norm", (owner,))
 
 
@@ -205,7 +211,7 @@ def _input_parts(config: ExperimentConfig, stack: str, stacks: list[str]) -> Ite
             "embedding",
             ("encoder/type_embedding/",),
         )
-    if model.embedding_norm:
+    if has_embedding_norm(model):
         yield from norm(model, f"{stack}/embedding_norm/")
     yield from dropout(model.embedding_dropout_rate)
 
@@ -249,15 +255,19 @@ def stack_parts(config: ExperimentConfig, stack: str, cross_attends: bool) -> It
         first = layers[numbers[0]]
         mixer, feed_forward = MIXERS[first.mixer].name, FEED_FORWARDS[first.feed_forward].name
         draw = self_attention(config, stack, path) if first.mixer == ATTENTION else _other_mixer(first, path)
-        sublayers = [
-            _sublayer(model, draw, f"{path}/{mixer}_residual/"),
+        lambdas = tuple(f"{stack}/{name}_lambdas/" for name in ("stream", "input"))
+        sublayers: list[list[Part]] = [
+            [Box("r x + s x₀", ("x₀: input of the layers",), owns=lambdas)] if model.residual_lambdas else [],
+            _sublayer(model, stack, draw, f"{path}/{mixer}_residual/"),
             *(
-                [_sublayer(model, _cross_attention(model, path), f"{path}/cross_attention_residual/")]
+                [_sublayer(model, stack, _cross_attention(model, path), f"{path}/cross_attention_residual/")]
                 if cross_attends
                 else []
             ),
-            _sublayer(model, _feed_forward(first, path), f"{path}/{feed_forward}_residual/"),
+            _sublayer(model, stack, _feed_forward(first, path), f"{path}/{feed_forward}_residual/"),
         ]
+        if PARALLEL[model.parallel]:
+            sublayers[1:] = [_in_parallel(model, [part.blocks for [part] in sublayers[1:]])]  # ty: ignore
         title = counted(len(numbers))
         if len(numbers) < len(layers):
             title += f": {', '.join(map(str, numbers))}"
@@ -272,13 +282,42 @@ def counted(layers: int) -> str:
     return f"{layers} layer{'s' if layers > 1 else ''}"
 
 
-def _sublayer(config: ModelConfig, block: Box, residual: str) -> list[Part]:
+def _sublayer(config: ModelConfig, stack: str, block: Box, residual: str) -> list[Part]:
     place = NORM_POSITIONS[config.norm_position]
     # A place of norms from outside may have other parameters.
     owner = f"{residual}norm/" if NORM_POSITIONS.is_built_in(config.norm_position) else residual
-    norms = tuple(norm(config, owner))
-    before, after = (norms if there else () for there in (place.before, place.after))
-    return [Residual((*before, block, *dropout(config.dropout_rate))), *after]
+    of_sum = place.scales and f"of {place.scales(config, stack).stream:.4g} x + f(x)"
+    norms, after = norm(config, owner), norm(config, owner, of_sum)
+    inside = norm(config, f"{residual}output_norm/") if place.inside else ()
+    factors = list(_factors(config, residual))
+    blocks = (*(norms if place.before else ()), block, *inside, *factors, *dropout(config.dropout_rate))
+    return [Residual(blocks), *(after if place.after else ())]
+
+
+def _factors(config: ModelConfig, residual: str) -> Iterator[Box]:
+    """Yield blocks for the factors of the output of a sub-layer; residual: beginning of the paths of its parameters."""
+    if config.residual_scale != "none":
+        what = {"scalar": "a number", "vector": f"{config.emb_dim:,} numbers"}[config.residual_scale]
+        yield Box(f"{TIMES} {what}", (f"initially {config.residual_scale_init:g}",), owns=(f"{residual}scale",))
+    if config.residual_multiplier != 1:
+        yield Box(f"{TIMES} {config.residual_multiplier:g}")
+
+
+def _in_parallel(config: ModelConfig, branches: Sequence[tuple[Box, ...]]) -> list[Part]:
+    """Return two sub-layers that read the same input as one, block by block."""
+    blocks = []
+    for first, second in zip(*branches, strict=True):
+        if first.kind == "norm":
+            owns = (*first.owns, *second.owns) if PARALLEL[config.parallel] == 2 else first.owns
+            each = ("one for each part",) if PARALLEL[config.parallel] == 2 else ()
+            blocks.append(first._replace(lines=(*first.lines, *each), owns=owns))
+        elif first.owns:
+            title = first.title if first.title == second.title else f"{first.title} + {second.title}"
+            both = first.lines if first.lines == second.lines else (*first.lines, *second.lines)
+            blocks.append(first._replace(title=title, lines=both, owns=(*first.owns, *second.owns)))
+        else:
+            blocks.append(first)
+    return [Residual(tuple(blocks))]
 
 
 def self_attention(config: ExperimentConfig, stack: str, path: str) -> Box:

@@ -24,6 +24,7 @@ from transformer_jax.nn.batch_norm import initial_running, statistics_of
 from transformer_jax.nn.collected import COLLECTED, added
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.mixers import MIXERS
+from transformer_jax.nn.residual import scaled_initial
 from transformer_jax.nn.stack import Features
 from transformer_jax.registry import Registry
 from transformer_jax.typing import Array, Batch, Params
@@ -250,7 +251,8 @@ def initial(config: ModelConfig, seed: int | Array, head: nn.Module | None = Non
     everywhere = {"attention_implementation": "reference", "recurrent_implementation": "scan"}
     module = architecture.module(dataclasses.replace(config, **everywhere), head)
     variables = module.init(key, architecture.example_batch(config))
-    return Initial(variables["params"], initial_running(statistics_of(variables.get(COLLECTED, {}))))
+    params = scaled_initial(config, variables["params"])
+    return Initial(params, initial_running(statistics_of(variables.get(COLLECTED, {}))))
 
 
 def example_ids(*names: str) -> Batch:

@@ -104,8 +104,8 @@ class MultiHeadAttention(nn.Module):
         self.key = Linear(width, (config.num_kv_heads, config.head_dim), bias, init)
         self.value = Linear(width, (config.num_kv_heads, config.value_head_dim), bias, init)
         if (norm := QK_NORMS[config.qk_norm]) is not None:
-            self.query_norm = HeadNorm(config.head_dim, config.norm_epsilon, norm)
-            self.key_norm = HeadNorm(config.head_dim, config.norm_epsilon, norm)
+            self.query_norm = HeadNorm(config.head_dim, config.norm_epsilon, norm, config.norm_scale)
+            self.key_norm = HeadNorm(config.head_dim, config.norm_epsilon, norm, config.norm_scale)
         residual_init = residual_kernel_init(config, self.num_sums)
         self.out = Linear((config.num_heads, config.value_head_dim), width, bias, residual_init)
 

@@ -14,6 +14,7 @@ from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.initialisation import table_init
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import ENCODINGS, PositionEmbedding
+from transformer_jax.nn.residual import has_embedding_norm
 from transformer_jax.typing import Activations, Array, Positions
 
 
@@ -33,7 +34,8 @@ class TypeEmbedding(nn.Module):
 class Embedder(nn.Module):
     """Adds positions to token embeddings, then applies dropout (Vaswani et al. 2017, sections 3.5 and 5.4).
 
-    With `model.embedding_norm`, the sum is normalised before dropout (Devlin et al. 2019, code; Lewis et al. 2020).
+    With `model.embedding_norm` or `norm_position=peri`, the sum is normalised before dropout (Devlin et al. 2019, code;
+    Lewis et al. 2020).
 
     typed: whether an embedding of the token's type is added too, if the model has `token_types`.
     """
@@ -45,7 +47,7 @@ class Embedder(nn.Module):
         config = self.config
         self.position_embedding = PositionEmbedding(config)
         self.type_embedding = TypeEmbedding(config) if self.typed and config.token_types else None
-        self.embedding_norm = make_norm(config) if config.embedding_norm else None
+        self.embedding_norm = make_norm(config) if has_embedding_norm(config) else None
 
     def __call__(
         self,

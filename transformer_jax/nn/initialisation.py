@@ -51,6 +51,11 @@ def xavier_uniform(key: Array, shape: Sequence[int], num_inputs: int, num_output
     return jax.random.uniform(key, tuple(shape), jnp.float32, -limit, limit)
 
 
+def xavier_normal(key: Array, shape: Sequence[int], num_inputs: int, num_outputs: int) -> Array:
+    """Return float32 normal samples of variance 2 / (num_inputs + num_outputs) (Glorot and Bengio 2010, eq. 12)."""
+    return normal(math.sqrt(2.0 / (num_inputs + num_outputs)))(key, shape, num_inputs, num_outputs)
+
+
 def normal(std: float) -> KernelInit:
     """Return the initialiser of kernels with normal samples of mean 0."""
     return lambda key, shape, num_inputs, num_outputs: std * jax.random.normal(key, tuple(shape), jnp.float32)
@@ -71,6 +76,11 @@ def orthogonal(key: Array, shape: Sequence[int], num_inputs: int, num_outputs: i
     return jax.nn.initializers.orthogonal()(key, tuple(shape), jnp.float32)
 
 
+def zero(key: Array, shape: Sequence[int], num_inputs: int, num_outputs: int) -> Array:
+    """Return zeros, float32."""
+    return jnp.zeros(tuple(shape), jnp.float32)
+
+
 INITS = {
     "glorot": Init(
         kernel=lambda config: xavier_uniform,
@@ -78,6 +88,11 @@ INITS = {
         table_std=lambda config: config.emb_dim**-0.5,
         state_kernel=lambda config: orthogonal,
         forget_bias=1.0,
+    ),
+    "xavier_normal": Init(
+        kernel=lambda config: xavier_normal,
+        residual_kernel=lambda config, num_sums: xavier_normal,
+        table_std=lambda config: config.emb_dim**-0.5,
     ),
     "normal": Init(
         kernel=lambda config: normal(config.init_std),
@@ -117,6 +132,8 @@ INITS = {
   outputs; tables have the variance 1 / emb_dim, which `scale_embeddings` turns into 1. In recurrent models, maps from
   the state to a gate are orthogonal (Saxe et al. 2014), and the bias of the forget gate is 1 (Gers et al. 2000;
   Jozefowicz et al. 2015).
+- `xavier_normal`: kernels are normal with the variance of `glorot`; tables as there. With `norm_position=deepnorm`,
+  which multiplies some kernels by a factor, it is that of the paper of DeepNorm (Wang et al. 2022).
 - `normal`: as in GPT-2 (Radford et al. 2019, section 2.3): all are normal with `init_std`. Outputs of sub-layers are
   divided by the square root of their number in the stack, 2 L, so that the residual stream does not grow with L.
 - `plain_normal`: all are normal with `init_std`, as in fairseq's and Hugging Face's BERT and BART (Google's BERT cuts
@@ -168,6 +185,8 @@ def forget_bias(config: ModelConfig) -> float:
 
 def residual_kernel_init(config: ModelConfig, num_sums: int) -> KernelInit:
     """Return the initialiser of kernels whose output is added to the residual stream, one of `num_sums` sums."""
+    if config.zero_init_outputs:
+        return zero
     return INITS[config.init].residual_kernel(config, num_sums)
 
 

@@ -17,11 +17,14 @@ from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.feed_forwards import FEED_FORWARDS
 from transformer_jax.nn.kv_cache import KeyValue, LayerCache
 from transformer_jax.nn.layer_inputs import LayerInputs, LayerState, Site
-from transformer_jax.nn.layer_values import EQUAL, LayerValues
+from transformer_jax.nn.layer_values import EQUAL, LayerValues, value_in
 from transformer_jax.nn.mixers import MIXERS
 from transformer_jax.nn.residual import make_residual
 from transformer_jax.registry import Parts
 from transformer_jax.typing import Activations, Array
+
+PARALLEL = {"none": 0, "one_norm": 1, "two_norms": 2}
+"""By the values of `model.parallel`: the number of norms of two parallel parts; 0 if they follow each other."""
 
 
 class LayerOutput(NamedTuple):
@@ -39,6 +42,9 @@ class Layer(nn.Module):
     has the `Residual` of the norm position around it. With `cross_attends` this is the decoder layer of an
     encoder-decoder. Without, it is an encoder layer or, with a causal mask, a layer of a decoder-only model.
 
+    With `model.parallel` the parts read the same input: x + Attention(Norm(x)) + FFN(Norm(x)), with one norm (Wang and
+    Komatsuzaki 2021; Chowdhery et al. 2022, section 2) or with one for each (Black et al. 2022).
+
     num_layers: layers of the stack; initial parameters may depend on it.
     """
 
@@ -50,15 +56,16 @@ class Layer(nn.Module):
     def setup(self) -> None:
         config = self.config
         num_sums = (3 if self.cross_attends else 2) * self.num_layers
+        stack = "decoder" if self.cross_attends else config.stacks[0]
         mixer = MIXERS[config.mixer]
         setattr(self, mixer.name, mixer.module(config, num_sums, self.return_weights))
-        setattr(self, f"{mixer.name}_residual", make_residual(config, num_sums))
+        setattr(self, f"{mixer.name}_residual", make_residual(config, num_sums, stack))
         if self.cross_attends:
             self.cross_attention = MultiHeadAttention(config, num_sums, self.return_weights)
-            self.cross_attention_residual = make_residual(config, num_sums)
+            self.cross_attention_residual = make_residual(config, num_sums, stack)
         feed_forward = FEED_FORWARDS[config.feed_forward]
         setattr(self, feed_forward.name, feed_forward.module(config, num_sums))
-        setattr(self, f"{feed_forward.name}_residual", make_residual(config, num_sums))
+        setattr(self, f"{feed_forward.name}_residual", make_residual(config, num_sums, stack))
 
     def __call__(
         self,
@@ -73,20 +80,20 @@ class Layer(nn.Module):
         Args:
           dropout: of this layer. state: only in incremental decoding. Then x has the newest T tokens, inputs.mask
             covers the C slots of the caches, and inputs.memory is not read. values: of this layer, in place of those of
-            its config, where the layers of the stack differ.
+            its config, where the layers of the stack differ or a training step has numbers as arguments.
         Returns: the output; with `return_weights` the weights `self_attention` [B, N, T, T] and `cross_attention`
           [B, N, T, S]; and the state with the new tokens, None without a state.
         """
         name = MIXERS[self.config.mixer].name
         mixer, residual = getattr(self, name), getattr(self, f"{name}_residual")
 
-        y = residual.before(x, inputs.is_token)
+        start, normed = x, residual.before(x, inputs.is_token)
         if state is None:
-            mixed = mixer(y, inputs, dropout, values)
+            mixed = mixer(normed, inputs, dropout, values)
         else:
-            mixed = (mixer.step if state.steps else mixer.read)(y, inputs, state)
+            mixed = (mixer.step if state.steps else mixer.read)(normed, inputs, state)
         weights: dict[str, Any] = {} if mixed.weights is None else {name: mixed.weights}
-        x = residual.after(x, mixed.output, fold_dropout(dropout, Site.SELF_ATTENTION_OUTPUT), inputs.is_token)
+        x = self._added(residual, x, mixed.output, fold_dropout(dropout, Site.SELF_ATTENTION_OUTPUT), inputs, values)
 
         if self.cross_attends:
             y = self.cross_attention_residual.before(x, inputs.is_token)
@@ -97,20 +104,36 @@ class Layer(nn.Module):
                 None,
                 fold_dropout(dropout, Site.CROSS_ATTENTION_WEIGHTS),
             )
-            x = self.cross_attention_residual.after(
-                x, y, fold_dropout(dropout, Site.CROSS_ATTENTION_OUTPUT), inputs.is_token
+            x = self._added(
+                self.cross_attention_residual, x, y, fold_dropout(dropout, Site.CROSS_ATTENTION_OUTPUT), inputs, values
             )
 
         name = FEED_FORWARDS[self.config.feed_forward].name
         feed_forward, residual = getattr(self, name), getattr(self, f"{name}_residual")
-        y = residual.before(x, inputs.is_token)
+        num_norms = PARALLEL[self.config.parallel]
+        y = normed if num_norms == 1 else residual.before(start if num_norms else x, inputs.is_token)
         y = feed_forward(y, fold_dropout(dropout, Site.FEED_FORWARD_HIDDEN), inputs.is_token)
-        x = residual.after(x, y, fold_dropout(dropout, Site.FEED_FORWARD_OUTPUT), inputs.is_token)
+        x = self._added(residual, x, y, fold_dropout(dropout, Site.FEED_FORWARD_OUTPUT), inputs, values)
         return LayerOutput(constrain(x, ACTIVATIONS), weights if self.return_weights else {}, mixed.state)
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeyValue:
         """Return the keys and values that this layer reads from the encoder's output, memory [B, S, D]."""
         return self.cross_attention.project_memory(memory)
+
+    def _added(
+        self,
+        residual: Any,
+        x: Activations,
+        y: Activations,
+        dropout: Dropout | None,
+        inputs: LayerInputs,
+        values: LayerValues,
+    ) -> Activations:
+        """Return the output of a sub-layer y joined with its input x, by the module around it."""
+        multiplier = value_in(self.config, values, "residual_multiplier")
+        if isinstance(multiplier, float) and multiplier == 1.0:  # modules from outside have no such argument
+            return residual.after(x, y, dropout, inputs.is_token)
+        return residual.after(x, y, dropout, inputs.is_token, multiplier)
 
     def _memory(self, inputs: LayerInputs, state: LayerState | None) -> KeyValue | LayerCache:
         if state is not None:

@@ -46,6 +46,57 @@ def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"], epsilon: fl
     return (y * as_row(scale, x)).astype(x.dtype)
 
 
+class NormScale(NamedTuple):
+    """The gains of a norm: a learned vector, plus a number.
+
+    initial: the initial values of the vector; None if there is no vector. offset: the number.
+    """
+
+    initial: Callable[..., Array] | None
+    offset: float
+
+
+NORM_SCALES = {
+    "learned": NormScale(nn.initializers.ones, 0.0),
+    "none": NormScale(None, 1.0),
+    "offset": NormScale(nn.initializers.zeros, 1.0),
+}
+"""By the values of `model.norm_scale`; `offset` as in Gemma's code: weight decay of its vector leads to gains of 1."""
+
+
+def gains(module: nn.Module, kind: str, width: int) -> Float[Array, " width"]:
+    """Return the gains of a norm; the vector is the parameter `scale` [width] of a compact module.
+
+    Args: kind: a key of `NORM_SCALES`.
+    """
+    initial, offset = NORM_SCALES[kind]
+    if initial is None:
+        return jnp.full((width,), offset)
+    scale = module.param("scale", initial, (width,))
+    return scale + offset if offset else scale
+
+
+class DynamicTanh(nn.Module):
+    """tanh(alpha x) * scale + bias, with one number alpha, in place of a norm (Zhu et al. 2025, equation 1).
+
+    Owns `alpha` [], initially 0.5, and scale and bias as `Norm`.
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "*batch D"], is_token: Bool[Array, "*batch"] | None = None
+    ) -> Float[Array, "*batch D"]:
+        """Map x [..., D]; is_token is not read."""
+        config = self.config
+        alpha = self.param("alpha", nn.initializers.constant(0.5), ())
+        y = jnp.tanh(alpha * x.astype(jnp.float32)) * as_row(gains(self, config.norm_scale, config.emb_dim), x)
+        if config.use_bias:
+            y = y + as_row(self.param("bias", nn.initializers.zeros, (config.emb_dim,)), x)
+        return y.astype(x.dtype)
+
+
 class NormKind(NamedTuple):
     """The parts of a norm. A new norm is a new entry of `NORMS`, or `MODULE:OBJECT`.
 
@@ -70,6 +121,11 @@ NORMS: Parts[NormKind] = Parts(
         "layernorm": NormKind(layer_norm, has_bias=True),
         "rmsnorm": NormKind(rms_norm),
         "batchnorm": NormKind(batch_norm, has_bias=True, over_batch=True),
+        "dyt": NormKind(
+            has_bias=True,
+            module=DynamicTanh,
+            axes={"alpha": Axes((), ()), "(scale|bias)": Axes((), (None,))},
+        ),
         "none": NormKind(),
     },
     methods={"module": ("__call__",)},
@@ -83,7 +139,10 @@ def make_norm(config: ModelConfig) -> nn.Module:
 
 
 class Norm(nn.Module):
-    """Owns `scale` [D] and, for LayerNorm and BatchNorm with biases, `bias` [D]; nothing if there is no norm."""
+    """Owns `scale` [D] and, for LayerNorm and BatchNorm with biases, `bias` [D]; nothing if there is no norm.
+
+    With `model.norm_scale=none` there is no `scale`.
+    """
 
     config: ModelConfig
 
@@ -105,7 +164,7 @@ class Norm(nn.Module):
         if kind.function is None:
             return x
         statistics = self._statistics(x, is_token) if self.is_over_batch else ()
-        scale = self.param("scale", nn.initializers.ones, (config.emb_dim,))
+        scale = gains(self, config.norm_scale, config.emb_dim)
         if not kind.has_bias:
             return kind.function(x, *statistics, scale, config.norm_epsilon)
         bias = self.param("bias", nn.initializers.zeros, (config.emb_dim,)) if config.use_bias else None
@@ -132,17 +191,18 @@ class Norm(nn.Module):
 class HeadNorm(nn.Module):
     """Owns `scale` [H], the gains of a norm over the features of one head, which all heads share.
 
-    function: of (x, scale, epsilon), such as `rms_norm`.
+    function: of (x, scale, epsilon), such as `rms_norm`. kind: of the gains, a key of `NORM_SCALES`.
     """
 
     width: int
     epsilon: float
     function: Callable[[Array, Array, float], Array] = rms_norm
+    kind: str = "learned"
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch N H"]) -> Float[Array, "*batch N H"]:
         """Normalise every head of x by itself."""
-        return self.function(x, self.param("scale", nn.initializers.ones, (self.width,)), self.epsilon)
+        return self.function(x, gains(self, self.kind, self.width), self.epsilon)
 
 
 PARAMETER_AXES = {f"(scale|bias|{'|'.join(RUNNING)})": Axes((), (None,))}

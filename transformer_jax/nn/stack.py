@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -65,6 +65,17 @@ class StackState(NamedTuple):
         return jnp.maximum(self.positions, 0)
 
 
+class Lambdas(nn.Module):
+    """Owns `scale` [L]: one number per layer."""
+
+    num_layers: int
+    initial: float
+
+    @nn.compact
+    def __call__(self) -> Float[Array, " L"]:
+        return self.param("scale", nn.initializers.constant(self.initial), (self.num_layers,))
+
+
 class Features(NamedTuple):
     """Hidden states [B, T, D], and attention weights [L, B, N, T, S] by name; without `return_weights` none."""
 
@@ -83,6 +94,10 @@ class Stack(nn.Module):
     """L layers over embedded tokens, the final norm of "pre" layers, and dropout.
 
     The stack with a causal mask is the decoder, the other one the encoder, as `config.layer_pattern` names them.
+
+    With `model.residual_lambdas`, layer l reads r_l x + s_l x_0 in place of x, with x_0 the input of the stack, after
+    dropout and the norm of the embedding if there are any, and learned numbers r_l, initially 1, and s_l, initially 0
+    (as in the code of modded-nanogpt and nanochat).
 
     The layers fold 0 to L - 1 into the seed of dropout, the embedder L, the end of the stack L + 1, and the head of a
     model of one stack L + 2.
@@ -112,6 +127,8 @@ class Stack(nn.Module):
             )
             own = self.configs[self.folders.index(name)]
             setattr(self, name, created(own, self.num_layers, self.cross_attends, self.return_weights))
+        if config.residual_lambdas:
+            self.stream_lambdas, self.input_lambdas = Lambdas(self.num_layers, 1.0), Lambdas(self.num_layers, 0.0)
         if has_final_norm(config):
             self.final_norm = make_norm(config)
 
@@ -124,35 +141,49 @@ class Stack(nn.Module):
         memory: Float[Array, "B S D"] | None = None,
         memory_mask: AttentionMask | None = None,
         is_token: Bool[Array, "B T"] | None = None,
+        hyper: Mapping[str, Any] | None = None,
     ) -> Features:
         """Map embedded tokens x [B, T, D] to [B, T, D], and return attention weights [L, B, N, T, S] by name.
 
         Args:
-          positions: [B, T] or [1, T] int32; memory: [B, S, D]. is_token: [B, T], as in `Norm`.
+          positions: [B, T] or [1, T] int32; memory: [B, S, D]. is_token: [B, T], as in `Norm`. hyper: values of fields
+            that are marked `hyper`, in place of those of the config; None of a feature that is off.
         """
         inputs = LayerInputs(positions, mask, self._bias(positions, positions), memory, memory_mask, is_token)
         if self.is_initializing():
+            self._lambdas()
             weights: dict[str, Array] = {}
             for name in dict.fromkeys(self.folders):
                 x, weights = getattr(self, name)(x, inputs)
         else:
-            x, weights = self._applied(x, inputs, dropout)
+            given = {name: value for name, value in (hyper or {}).items() if value is not None}
+            x, weights = self._applied(x, inputs, dropout, given)
         return Features(self._finished(x, fold_dropout(dropout, self.num_layers + 1), is_token), weights)
 
     def _applied(
-        self, x: Activations, inputs: LayerInputs, dropout: Dropout | None
+        self, x: Activations, inputs: LayerInputs, dropout: Dropout | None, given: LayerValues
     ) -> tuple[Activations, dict[str, Array]]:
         """Return the output of all layers, and their attention weights; keep what they collect in training.
 
         Weights are [L', ...], of the L' layers that have them, in order.
+
+        Args:
+          given: values of all layers, scalars.
         """
         mutable = [COLLECTED] if is_collecting(self) else []
+        start = x
 
         def layer(
-            config: ModelConfig, x: Activations, params: Params, index: Int[Array, ""], values: LayerValues
+            config: ModelConfig,
+            x: Activations,
+            params: Params,
+            index: Int[Array, ""],
+            values: LayerValues,
+            lambdas: tuple[Array, Array] | None,
         ) -> tuple[Activations, Any]:
+            x = _with_input(x, start, lambdas)
             output, collected = self._block(config).apply(
-                {"params": params}, x, inputs, fold_dropout(dropout, index), values=values, mutable=mutable
+                {"params": params}, x, inputs, fold_dropout(dropout, index), values={**given, **values}, mutable=mutable
             )
             return output.x, (output.weights, collected)
 
@@ -178,8 +209,8 @@ class Stack(nn.Module):
             found += zip(layers, outputs, strict=True)
         return x, self._kept(found)
 
-    def _places(self, layers: Sequence[int]) -> tuple[Params, Array, LayerValues]:
-        """Return the parameters, numbers and values of some layers of one kind, equally far apart."""
+    def _places(self, layers: Sequence[int]) -> tuple[Params, Array, LayerValues, Any]:
+        """Return the parameters, numbers, values and lambdas of some layers of one kind, equally far apart."""
         name = self.folders[layers[0]]
         of_kind = [index for index, other in enumerate(self.folders) if other == name]
         params = getattr(self, name).variables["params"]
@@ -189,6 +220,7 @@ class Stack(nn.Module):
             strided(params, rows, len(of_kind)),
             strided(jnp.arange(self.num_layers), layers, self.num_layers),
             values,
+            strided(self._lambdas(), layers, self.num_layers),
         )
 
     def _kept(self, found: Sequence[tuple[Sequence[int], Any]]) -> dict[str, Array]:
@@ -203,6 +235,10 @@ class Stack(nn.Module):
                 getattr(self, name).put_variable(COLLECTED, key, value)
         names = dict.fromkeys(name for _, (weights, _) in found for name in weights)
         return {n: in_order([(layers, w[n]) for layers, (w, _) in found if n in w]) for n in names}
+
+    def _lambdas(self) -> tuple[Array, Array] | None:
+        """Return r and s [L] of `model.residual_lambdas`; None without."""
+        return (self.stream_lambdas(), self.input_lambdas()) if self.config.residual_lambdas else None
 
     def _block(self, config: ModelConfig) -> Any:
         """Return a layer without parameters, for `apply`."""
@@ -223,8 +259,9 @@ class Stack(nn.Module):
             memory_mask=states.memory_mask,
             key_positions=states.slot_positions,
         )
-        new = []
-        for config, params, state in zip(self.configs, layers, states.layers, strict=True):
+        new, start, lambdas = [], x, self._lambdas()
+        for index, (config, params, state) in enumerate(zip(self.configs, layers, states.layers, strict=True)):
+            x = _with_input(x, start, None if lambdas is None else (lambdas[0][index], lambdas[1][index]))
             x, _, own = self._block(config).apply({"params": params}, x, inputs, None, state)
             new.append(own)
         return Decoded(self._finished(x), tuple(new))
@@ -259,6 +296,14 @@ class Stack(nn.Module):
         return drop(self.final_norm(x, is_token) if has_final_norm(self.config) else x, dropout, "final")
 
 
+def _with_input(x: Activations, start: Activations, lambdas: tuple[Array, Array] | None) -> Activations:
+    """Return r x + s x_0 of one layer, with x_0 the input of the stack; x without lambdas (r, s)."""
+    if lambdas is None:
+        return x
+    stream, of_input = lambdas
+    return (stream * x + of_input * start).astype(x.dtype)
+
+
 def parameter_axes(config: ModelConfig) -> dict[str, Axes]:
     """Return the axes of the parameters of the stacks of a model, by the end of their paths.
 
@@ -269,5 +314,6 @@ def parameter_axes(config: ModelConfig) -> dict[str, Axes]:
     return {
         **{rf"{LAYERS}\w*/{path}": axes for path, axes in layer.parameter_axes(config).items()},
         **{f"relative_bias/{path}": axes for path, axes in ENCODINGS[config.position_encoding].bias_axes.items()},
+        **({"(stream|input)_lambdas/scale": Axes((), (None,))} if config.residual_lambdas else {}),
         **{f"final_norm/{path}": axes for path, axes in norms.parameter_axes(config).items()},
     }

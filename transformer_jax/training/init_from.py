@@ -195,6 +195,7 @@ def open_other_run(config: ExperimentConfig, directory: WorkDirectory, template:
         _check_architecture(name, source["model"], config.model, stored)
         _check_inputs(name, source["model"], config.model)
         _check_layers(name, source["model"], config.model)
+        _check_gains(name, source["model"], config.model)
         has_new_head = config.training.new_head or source["task"]["name"] != config.task.name
         usable = {path: leaf for path, leaf in stored.items() if not (has_new_head and _part(path) == HEAD)}
         differences = _differences(source["model"], config)
@@ -298,6 +299,16 @@ def _check_inputs(name: str, source: Mapping[str, Any], model: ModelConfig) -> N
         raise CheckpointError(f"{name}: has {theirs}, but the config has {ours}; set it as in the checkpoint")
 
 
+def _check_gains(name: str, source: Mapping[str, Any], model: ModelConfig) -> None:
+    """Raise CheckpointError if the gains of norms have another form there: the same array would mean another gain."""
+    theirs, ours = source["norm_scale"], model.norm_scale
+    if theirs != ours and "none" not in (source["norm"], model.norm):
+        raise CheckpointError(
+            f"{name}: has model.norm_scale='{theirs}', but the config has '{ours}', with which its gains would mean "
+            "something else; set it as in the checkpoint"
+        )
+
+
 def _same_width(expected: Mapping[str, Leaf], stored: Mapping[str, Leaf]) -> bool:
     return expected[_POSITIONS].shape[1:] == stored[_POSITIONS].shape[1:]
 
@@ -336,9 +347,9 @@ def _differences(source: Mapping[str, Any], config: ExperimentConfig) -> list[st
         if field in source
         and (source[field] is not None or "derived_from" not in declared.metadata)
         and source[field] != getattr(config.model, field)
-        and not declared.metadata.get("hyper")
+        and (declared.metadata.get("evaluated") or not declared.metadata.get("hyper"))
         and not declared.metadata.get("rounding")
-        and field not in ("architecture", "init", "init_std")
+        and field not in ("architecture", "init", "init_std", "zero_init_outputs", "residual_scale_init")
         and field not in unread
     ]
 
