@@ -26,8 +26,8 @@ _IMAGES = {"source": "image_folder", "batching": "rows", "rows_per_batch": 4, "r
 _PULSE = {"architecture": "outside.pulse:PulseArchitecture", "leak": 0.3}
 _PARTS = {
     "position_encoding": "alibi:ALIBI",
-    "norm": "dyt:DYT",
-    "norm_position": "sandwich:SANDWICH",
+    "norm": "scale_norm:SCALE_NORM",
+    "norm_position": "gated_sum:GATED_SUM",
     "activation": "relu2:RELU2",
     "layer_pattern": "MA",
     "layer_kinds": "M: mixer=running_mean:RUNNING_MEAN, feed_forward=squared_relu:SQUARED_RELU; A:",

@@ -44,7 +44,6 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.inspection.diagram import model_columns
 from transformer_jax.inspection.diagram_parts import Box, Repeat
 from transformer_jax.models.architecture import ARCHITECTURES, parameter_axes
-from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.layer_inputs import LayerInputs
 from transformer_jax.nn.layer_values import EQUAL
@@ -60,8 +59,8 @@ NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 OWN = {
     "architecture": "decoder_only",
     "position_encoding": "alibi:ALIBI",
-    "norm": "dyt:DYT",
-    "norm_position": "sandwich:SANDWICH",
+    "norm": "scale_norm:SCALE_NORM",
+    "norm_position": "gated_sum:GATED_SUM",
     "feed_forward": "squared_relu:SQUARED_RELU",
     "activation": "relu2:RELU2",
     "layer_pattern": "MA",
@@ -102,25 +101,17 @@ def test_squared_relu():
     assert_close(module.apply({"params": params}, jnp.asarray(X), None), expected)
 
 
-def test_dynamic_tanh():
-    module = example("dyt").DynamicTanh(tiny())
-    params = {"alpha": jnp.float32(0.7), "scale": jnp.arange(16.0), "bias": jnp.ones(16)}
-    expected = np.tanh(0.7 * X) * np.arange(16.0) + 1
-    assert_close(module.apply({"params": params}, jnp.asarray(X)), expected)
-    assert module.init(jax.random.key(0), jnp.asarray(X))["params"]["alpha"] == 0.5
+def test_a_norm_to_one_length():
+    module = example("scale_norm").ScaleNorm(tiny())
+    assert_close(module.apply({"params": {"scale": jnp.float32(10.0)}}, jnp.array([[3.0, 4.0]])), [[6.0, 8.0]], 1e-6)
+    assert module.init(jax.random.key(0), jnp.asarray(X))["params"]["scale"] == 4.0
 
 
-def test_a_sandwich_does_not_see_the_size_of_an_output():
-    module = example("sandwich").Sandwich(tiny(), 2)
-    params = {"norm": {"scale": jnp.ones(16), "bias": jnp.zeros(16)}}
-    params["output_norm"] = {"scale": 2 * jnp.ones(16), "bias": jnp.zeros(16)}
-
-    def after(y):
-        return module.apply({"params": params}, jnp.asarray(X), y, None, method="after")
-
-    y = jnp.asarray(X[::-1])
-    assert_close(after(10 * y), after(y), 1e-4)
-    assert_close(jnp.square(after(y) - X).mean(-1), np.full((2, 5), 4.0), 1e-4)
+def test_a_gated_sum():
+    module = example("gated_sum").GatedSum(tiny(), 2)
+    gate = {"kernel": jnp.eye(16), "bias": jnp.ones(16)}
+    y = module.apply({"params": {"gate": gate}}, jnp.asarray(X), jnp.asarray(X[::-1]), None, method="after")
+    assert_close(y, X + X[::-1] / (1 + np.exp(-X - 1)))
 
 
 @pytest.mark.parametrize(
@@ -200,10 +191,10 @@ def test_restarts():
 def own_model():
     config = tiny(**OWN)
 
-    def steeper(path, x):  # `random_params` makes alpha small, and with it all that a layer adds
-        return 1 + x if path[-1].key == "alpha" else x
+    def longer(path, x):  # of length sqrt(emb_dim), and not 1, or all that a layer adds would be small
+        return 4 * x if path[-1].key == "scale" else x
 
-    return config, jax.tree_util.tree_map_with_path(steeper, random_params(config))
+    return config, jax.tree_util.tree_map_with_path(longer, random_params(config))
 
 
 def test_paths_of_parameters():
@@ -212,7 +203,7 @@ def test_paths_of_parameters():
     assert {*params["decoder"]} == {"embedding_norm", "final_norm", MEAN, "layers"}
     of_mean = params["decoder"][MEAN]
     assert {*of_mean} == {"running_mean", "running_mean_residual", "squared_relu", "squared_relu_residual"}
-    assert {*params["decoder"]["layers"]["feed_forward_residual"]} == {"norm", "output_norm"}
+    assert {*params["decoder"]["layers"]["feed_forward_residual"]} == {"norm", "gate"}
     assert of_mean["squared_relu"]["hidden"]["kernel"].shape == (2, 16, 24)
     assert config.num_decoder_layers == 3
 
@@ -224,17 +215,18 @@ def test_every_parameter_is_divided_by_its_axes():
     mean = found[MEAN]
     assert mean["running_mean"]["value"]["kernel"].spec == P(None, "fsdp", "tensor")
     assert mean["squared_relu"]["out"]["kernel"].spec == P(None, "tensor", "fsdp")
-    assert mean["squared_relu_residual"]["output_norm"]["alpha"].spec == P()
-    assert found["final_norm"]["alpha"].spec == P()
+    assert mean["squared_relu_residual"]["gate"]["kernel"].spec == P(None, "fsdp")
+    assert mean["squared_relu_residual"]["norm"]["scale"].spec == P()
+    assert found["final_norm"]["scale"].spec == P()
 
 
 def test_a_parameter_without_axes_names_the_part(monkeypatch):
-    config = ExperimentConfig(model=ModelConfig(norm="dyt:DYT")).resolved()
-    monkeypatch.setitem(NORMS._imported, "dyt:DYT", example("dyt").DYT._replace(axes={"alpha": Axes((), ())}))
+    config = ExperimentConfig(model=ModelConfig(norm="scale_norm:SCALE_NORM")).resolved()
+    monkeypatch.setitem(NORMS._imported, "scale_norm:SCALE_NORM", example("scale_norm").SCALE_NORM._replace(axes={}))
     mesh = AbstractMesh((1, 1, 1), ("data", "fsdp", "tensor"))
-    message = r"model\.norm='dyt:DYT': ValueError: .*/bias: expected one entry .* and none matches"
+    message = r"model\.norm='scale_norm:SCALE_NORM': ValueError: .*/scale: expected one entry .* and none matches"
     with pytest.raises(ConfigError, match=message), errors_from_outside(config):
-        shardings(shapes(tiny(norm="dyt:DYT")), parameter_axes(config.model), mesh)
+        shardings(shapes(tiny(norm="scale_norm:SCALE_NORM")), parameter_axes(config.model), mesh)
 
 
 def test_layers_from_outside_are_frozen_and_scaled_by_their_number():
@@ -327,7 +319,9 @@ def test_a_diagram_has_a_box_for_every_part():
     (column,) = model_columns(config.resolved())
     found = list(boxes(column.parts))
     titles = [box.title for box in found]
-    assert titles.count("dyt:DYT") == 6  # of the embedding, before two parts of two kinds of layers, at the end
+    assert (
+        titles.count("scale_norm:SCALE_NORM") == 6
+    )  # of the embedding, before two parts of two kinds of layers, at the end
     assert {"running_mean:RUNNING_MEAN", "squared_relu:SQUARED_RELU", "self-attention", "feed-forward"} < {*titles}
     said = {line for box in found for line in box.lines}
     assert {"B: alibi:ALIBI", "relu2:RELU2", "from outside the package"} < said
@@ -478,13 +472,13 @@ def test_a_rule_that_returns_no_transformation():
 def test_an_exception_names_the_fields_whose_code_ran(capsys):
     trust.trust_modules("outside")
     config = ExperimentConfig(
-        model=ModelConfig(activation=f"{BROKEN}:TANH", norm="dyt:DYT"),
+        model=ModelConfig(activation=f"{BROKEN}:TANH", norm="scale_norm:SCALE_NORM"),
         optimizer=OptimizerConfig(schedule=f"{BROKEN}:raises", learning_rate=1.0),
     ).resolved()
     with pytest.raises(ConfigError) as error, errors_from_outside(config):
         learning_rate(config.optimizer.schedule, 1, split(config).hyper)
     assert f"optimizer.schedule='{BROKEN}:raises'" in str(error.value)
-    assert "dyt" not in str(error.value)
+    assert "scale_norm" not in str(error.value)
     assert str(error.value).endswith(": ValueError: no idea")
     assert "in raises" in capsys.readouterr().err  # the traceback
 
