@@ -28,7 +28,7 @@ _PARTS = {
     "position_encoding": "alibi:ALIBI",
     "norm": "scale_norm:SCALE_NORM",
     "norm_position": "gated_sum:GATED_SUM",
-    "activation": "relu2:RELU2",
+    "activation": "mish:MISH",
     "layer_pattern": "MA",
     "layer_kinds": "M: mixer=running_mean:RUNNING_MEAN, feed_forward=squared_relu:SQUARED_RELU; A:",
     "num_decoder_layers": 2,

@@ -140,8 +140,13 @@ def norm(config: Any, x: np.ndarray, p: Any) -> np.ndarray:
 
 
 def activation(name: str, x: np.ndarray) -> np.ndarray:
-    if name == "relu":
+    if name in ("relu", "reglu"):
         return np.where(x > 0, x, 0.0)
+    if name == "swiglu_clamped":
+        x = np.minimum(x, 7.0)
+        return x / (1 + np.exp(-1.702 * x))
+    if name == "bilinear":
+        return x
     if name in ("gelu_tanh", "geglu_tanh"):
         return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     if name in ("swiglu", "silu"):
@@ -209,7 +214,9 @@ class Model:
         config = self.config
         x = x / math.sqrt(config.emb_dim) if config.scale_logits else x
         kernel = self.leaf("embedding", "embedding").T if config.tie_output else self.leaf("output", "kernel")
-        return x @ kernel + self.leaf("output", "bias") if config.output_bias else x @ kernel
+        y = x @ kernel + self.leaf("output", "bias") if config.output_bias else x @ kernel
+        y, cap = config.logits_multiplier * y, config.output_logit_cap
+        return y if cap is None else cap * np.tanh(y / cap)
 
     def leaf(self, *path: str) -> np.ndarray:
         node = self.params
@@ -219,7 +226,8 @@ class Model:
 
     def embed(self, ids: np.ndarray, table: str) -> np.ndarray:
         rows = self.leaf("embedding" if self.config.share_embeddings else table, "embedding")[ids]
-        return rows * math.sqrt(self.config.emb_dim) if self.config.scale_embeddings else rows
+        root = math.sqrt(self.config.emb_dim) if self.config.scale_embeddings else 1.0
+        return rows * root * self.config.embedding_multiplier
 
     def stack(self, name, x, positions, mask, memory=None, memory_mask=None):
         config = self.config
@@ -343,8 +351,10 @@ class Model:
             return y + p[name]["bias"] if self.config.use_bias else y
 
         name = self.config.activation
-        if name in ("swiglu", "geglu", "geglu_tanh"):
-            hidden = activation(name, dense("gate", x)) * dense("hidden", x)
+        if "gate" in p:
+            linear = dense("hidden", x)
+            linear = np.clip(linear, -7, 7) + 1 if name == "swiglu_clamped" else linear
+            hidden = activation(name, dense("gate", x)) * linear
         else:
             hidden = activation(name, dense("hidden", x))
         return dense("out", self.drop(hidden, "activation"))

@@ -81,6 +81,7 @@ def test_resolution_sets_all_fields_but_those_for_which_none_is_a_value():
         "decode.max_new_tokens",
         "evaluation.max_length",  # data.max_length, which only some tasks read it for
         "model.attention_window",  # no window
+        "model.output_logit_cap",  # no cap
         "model.head_dropout_rate",  # by tasks with labels
         "model.hidden_dim",  # by recurrent models
         "seed_init",  # `seed`, which differs between the trials of a study
@@ -188,6 +189,7 @@ def test_limits_themselves_are_valid():
 
 
 OF_ENCODER = {"model__architecture": "encoder_only", "task__name": "masked_lm"}
+OF_LABELS = {"model__architecture": "encoder_only", "task__name": "classification"}
 
 
 @pytest.mark.parametrize(
@@ -195,6 +197,32 @@ OF_ENCODER = {"model__architecture": "encoder_only", "task__name": "masked_lm"}
     [
         ({"model__num_heads": 7}, ["model.num_heads=7 does not divide emb_dim=512", "model.head_dim"]),
         ({"model__num_kv_heads": 3}, ["model.num_kv_heads=3 does not divide num_heads=8"]),
+        (
+            {"model__embedding_multiplier": 12.0},
+            [
+                "model.embedding_multiplier=12 cannot be used with scale_embeddings=True, which is a factor too; set "
+                "scale_embeddings=false"
+            ],
+        ),
+        (
+            {"model__logits_multiplier": 0.5, "model__scale_logits": True},
+            ["model.logits_multiplier=0.5 cannot be used with scale_logits=True", "set scale_logits=false"],
+        ),
+        (
+            {"model__zero_head": True},
+            ["model.zero_head=True cannot be used with model.tie_output=True", "set model.tie_output=false"],
+        ),
+        (
+            OF_LABELS | {"model__output_logit_cap": 30.0},
+            ["model.output_logit_cap=30.0 has no effect with task.name='classification', only with 'translation',"],
+        ),
+        (
+            OF_LABELS | {"model__logits_multiplier": 0.5},
+            ["model.logits_multiplier=0.5 has no effect with task.name='classification', only with 'translation',"],
+        ),
+        ({"model__output_logit_cap": 0.0}, ["model.output_logit_cap=0.0: expected at least 1e-06"]),
+        ({"model__embedding_multiplier": -1.0}, ["model.embedding_multiplier=-1.0: expected at least 1e-06"]),
+        ({"training__z_loss": -1.0}, ["training.z_loss=-1.0: expected at least 0"]),
         ({"model__emb_dim": 9, "model__num_heads": 3}, ["model.emb_dim=9 is odd", "sinusoidal"]),
         ({"model__position_encoding": "rotary", "model__head_dim": 5}, ["model.head_dim=5 is odd", "rotary"]),
         (
@@ -346,6 +374,12 @@ def test_relations_between_fields(changes, parts):
     assert "\n" not in text  # one problem, and no consequence of it
     for part in parts:
         assert part in text
+
+
+def test_a_head_of_labels_may_begin_at_zero_whatever_the_output_is_tied_to():
+    """And so may an output layer that is a matrix of its own."""
+    assert config_with(**OF_LABELS, model__zero_head=True).resolved().model.tie_output
+    assert config_with(model__zero_head=True, model__tie_output=False).resolved().model.zero_head
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ OWN = {
     "norm": "scale_norm:SCALE_NORM",
     "norm_position": "gated_sum:GATED_SUM",
     "feed_forward": "squared_relu:SQUARED_RELU",
-    "activation": "relu2:RELU2",
+    "activation": "mish:MISH",
     "layer_pattern": "MA",
     "layer_kinds": "M: mixer=running_mean:RUNNING_MEAN; A: feed_forward=dense",
     "num_decoder_layers": 3,
@@ -90,8 +90,12 @@ def example(name):
 X = np.random.default_rng(0).standard_normal((2, 5, 16)).astype(np.float32)
 
 
+def test_mish():
+    y = ACTIVATIONS["mish:MISH"].function(jnp.array([-2.0, 0.0, 3.0]))
+    np.testing.assert_allclose(y, [-2 * np.tanh(np.log1p(np.exp(-2))), 0, 3 * np.tanh(np.log1p(np.exp(3)))], rtol=1e-6)
+
+
 def test_squared_relu():
-    np.testing.assert_array_equal(ACTIVATIONS["relu2:RELU2"].function(jnp.array([-2.0, 0.0, 3.0])), [0, 0, 9])
     config = tiny(feed_forward="squared_relu:SQUARED_RELU")
     module = example("squared_relu").SquaredReLU(config, 1)
     params = module.init(jax.random.key(0), jnp.asarray(X), None)["params"]
@@ -324,7 +328,7 @@ def test_a_diagram_has_a_box_for_every_part():
     )  # of the embedding, before two parts of two kinds of layers, at the end
     assert {"running_mean:RUNNING_MEAN", "squared_relu:SQUARED_RELU", "self-attention", "feed-forward"} < {*titles}
     said = {line for box in found for line in box.lines}
-    assert {"B: alibi:ALIBI", "relu2:RELU2", "from outside the package"} < said
+    assert {"B: alibi:ALIBI", "mish:MISH", "from outside the package"} < said
     owners = tuple(owner for box in found for owner in box.owns)
     paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves_of(own_model()[1])]
     assert [path for path in paths if not path.startswith(owners)] == []
@@ -508,11 +512,11 @@ def test_a_choice_of_several_names(monkeypatch):
     """Names between commas, each checked by itself, and each that a file names is found."""
     made = choice("relu", "transformer_jax.nn.feed_forward:ACTIVATIONS", "", outside=True, several=True)
     monkeypatch.setattr(experiment, "_outside_fields", lambda: {"model.activations": made})
-    assert value_problem(made, str, "gelu, relu2:RELU2") is None
+    assert value_problem(made, str, "gelu, mish:MISH") is None
     assert value_problem(made, str, "gelu,rleu") == (
         f"'rleu': expected one of {', '.join(ACTIVATIONS)}, or MODULE:OBJECT (did you mean 'relu'?)"
     )
-    assert "module relu2 has no 'RELU'" in value_problem(made, str, "gelu,relu2:RELU")
+    assert "module mish has no 'MIS'" in value_problem(made, str, "gelu,mish:MIS")
     found = outside_parts({"model.activations": "gelu, one:A,two:B"})
     assert found == {"model.activations": "one:A", "model.activations (two:B)": "two:B"}
     assert is_from_outside(made, "gelu,one:A")

@@ -307,6 +307,8 @@ def test_a_field_that_a_task_does_not_read():
     assert from_values(task={"name": COUNTING, "margin": 0.5}).task.margin == 0.5
     text = message(task={"name": COUNTING}, training={"label_smoothing": 0.0})
     assert f"training.label_smoothing=0.0 has no effect with task.name='{COUNTING}'" in text
+    text = message(task={"name": COUNTING}, training={"z_loss": 0.1})
+    assert f"training.z_loss=0.1 has no effect with task.name='{COUNTING}'" in text
     text = message(task={"name": COUNTING}, decode={"beam_size": 2})
     assert "decode.beam_size=2 has no effect" in text
     from_values(task={"name": COUNTING}, training={"num_train_steps": 7})

@@ -202,6 +202,10 @@ def test_orders_of_sines_and_cosines():
         ({"attention_window": 4}, "model.attention_window=4: MarianMT has None"),
         ({"layer_pattern": "S", "layer_kinds": "S: attention_window=4"}, "model.layer_pattern='S': MarianMT has ''"),
         ({"activation": "geglu"}, "model.activation='geglu': MarianMT has gelu_tanh, gelu, relu, silu"),
+        ({"activation": "relu2"}, "model.activation='relu2': MarianMT has gelu_tanh, gelu, relu, silu"),
+        ({"embedding_multiplier": 2.0}, "model.embedding_multiplier=2.0: MarianMT has 1.0"),
+        ({"logits_multiplier": 2.0}, "model.logits_multiplier=2.0: MarianMT has 1.0"),
+        ({"output_logit_cap": 30.0}, "model.output_logit_cap=30.0: MarianMT has None"),
     ],
 )
 def test_what_a_family_cannot_express_is_refused_and_named(fields, named, tmp_path):

@@ -91,6 +91,9 @@ DRAWN = {
     "output_bias": ({}, False, True),
     "scale_embeddings": ({}, True, False),
     "scale_logits": ({}, False, True),
+    "embedding_multiplier": ({"scale_embeddings": False}, 1.0, 12.0),
+    "logits_multiplier": ({}, 1.0, 0.125),
+    "output_logit_cap": ({}, None, 30.0),
     "embedding_norm": ({}, False, True),
     "token_types": ({}, 0, 2),
     "dropout_rate": ({"embedding_dropout_rate": 0.0}, 0.1, 0.0),
@@ -119,7 +122,7 @@ DRAWN = {
 """By the name of a field: other fields, and two values that give two pictures."""
 NOT_DRAWN = {
     *("pixel_mean", "pixel_std", "norm_epsilon"),  # constants
-    *("init", "init_std", "init_range", "zero_init_outputs", "decoder_start_id", "dtype"),
+    *("init", "init_std", "init_range", "zero_init_outputs", "zero_head", "decoder_start_id", "dtype"),
     *("attention_implementation", "recurrent_implementation", "scan_layers", "remat"),  # how, not what
 }
 
@@ -184,7 +187,7 @@ OF_OUTSIDE = {"module", "axes"}
     [
         (NormPosition, {"before", "after", "final", "inside", "embedding", "scales", *OF_OUTSIDE}),
         (NormKind, {"function", "has_bias", "over_batch", *OF_OUTSIDE}),
-        (Activation, {"function", "gated"}),
+        (Activation, {"function", "gated", "linear"}),
         (Encoding, {"added", "rotate", "bias", "has_table", "axes", "bias_axes"}),
         (DropoutRates, {"residual", "embedding", "attention", "activation", "final", "head"}),
         (Cell, {"num_gates", "num_parts", "function", "adds_maps", "forget"}),
@@ -306,6 +309,7 @@ def test_formulas_of_attention_and_feed_forward():
     assert "softmax(Q Kᵀ + B) V" in words(**RELATIVE, attention_scale=False)
     assert "(swish(x G) ⊙ x W₁) W₂" in words(activation="swiglu", use_bias=False)
     assert "gelu(x W₁ + b₁) W₂ + b₂" in words(activation="gelu")
+    assert "(clamped_swish(x G) ⊙ clamped_plus_one(x W₁)) W₂" in words(activation="swiglu_clamped", use_bias=False)
 
 
 def test_the_decoder_of_a_pair_reads_the_encoder():

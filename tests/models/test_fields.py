@@ -68,6 +68,9 @@ CHANGES = {
     "output_bias": (True, {}),
     "scale_embeddings": (False, {}),
     "scale_logits": (True, {}),
+    "embedding_multiplier": (3.0, {"scale_embeddings": False}),
+    "logits_multiplier": (0.5, {}),
+    "output_logit_cap": (30.0, {}),
     "embedding_norm": (True, {}),
     "token_types": (2, {}),
     "attention_implementation": ("xla", {}),
@@ -96,6 +99,9 @@ CHANGES_OF_RECURRENT = {
     "tie_output": (False, {}),
     "output_bias": (True, {}),
     "scale_embeddings": (False, {}),
+    "embedding_multiplier": (3.0, {"scale_embeddings": False}),
+    "logits_multiplier": (0.5, {}),
+    "output_logit_cap": (30.0, {}),
     "dtype": ("bfloat16", {}),
     "cell": ("gru", {}),
     "hidden_dim": (12, {"tie_output": False}),
@@ -118,6 +124,7 @@ OF_PARAMETERS = {
     "init_range": (0.5, {"init": "uniform"}),
     "zero_init_outputs": (True, {}),
     "residual_scale_init": (0.5, {"residual_scale": "vector"}),
+    "zero_head": (True, {"tie_output": False}),
 }
 
 # Rates are arguments of the training step, as DropoutRates; the model must not read them from the config.
@@ -206,10 +213,13 @@ def test_fields_of_parameters(field):
     value, others = OF_PARAMETERS[field]
     before, after = (ModelConfig(**SMALL | others | changed).resolved() for changed in ({}, {field: value}))
     assert computation(before) == computation(after)
-    path = ("feed_forward_residual", "scale") if field == "residual_scale_init" else ("feed_forward", "out", "kernel")
+    path = {
+        "zero_head": ("output", "kernel"),
+        "residual_scale_init": ("decoder", "layers", "feed_forward_residual", "scale"),
+    }.get(field, ("decoder", "layers", "feed_forward", "out", "kernel"))
 
     def initial(config):
-        return functools.reduce(lambda node, name: node[name], path, init_params(config, 0)["decoder"]["layers"])
+        return functools.reduce(lambda node, name: node[name], path, init_params(config, 0))
 
     first, second = (jax.jit(functools.partial(initial, config))() for config in (before, after))
     assert (first != second).all()

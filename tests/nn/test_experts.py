@@ -43,7 +43,7 @@ def dense(config, params, expert, dropout=None):
 
 @pytest.mark.parametrize(
     ("activation", "use_bias", "number"),
-    [("relu", True, 1), ("relu", False, 5), ("swiglu", True, 2), ("geglu", False, 3)],
+    [("relu", True, 1), ("relu", False, 5), ("swiglu", True, 2), ("geglu", False, 3), ("swiglu_clamped", True, 2)],
 )
 def test_the_block_equals_a_loop_over_tokens(activation, use_bias, number):
     config = config_of(activation=activation, use_bias=use_bias, experts_per_token=number)

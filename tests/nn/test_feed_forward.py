@@ -20,13 +20,58 @@ DEFINITIONS = {
     "gelu_tanh": lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "swiglu": lambda x: x / (1 + math.exp(-x)),
     "silu": lambda x: x / (1 + math.exp(-x)),
+    "relu2": lambda x: x * x if x > 0 else 0.0,
+    "leaky_relu2": lambda x: x * x if x > 0 else x * x / 4,
+    "elu": lambda x: x if x > 0 else math.expm1(x),
+    "selu": lambda x: 1.0507009873554805 * (x if x > 0 else 1.6732632423543772 * math.expm1(x)),
+    "softplus": lambda x: max(x, 0.0) + math.log1p(math.exp(-abs(x))),
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    "reglu": lambda x: max(0.0, x),
+    "glu": lambda x: 1 / (1 + math.exp(-x)),
+    "bilinear": lambda x: x,
+    "swiglu_clamped": lambda x: min(x, 7.0) / (1 + math.exp(-1.702 * min(x, 7.0))),
 }
+GATED = ("swiglu", "geglu", "geglu_tanh", "reglu", "glu", "bilinear", "swiglu_clamped")
+NARANG = {
+    **{"ReLU": "relu", "GELU": "gelu", "Swish": "silu", "ELU": "elu", "GLU": "glu", "GeGLU": "geglu"},
+    **{"ReGLU": "reglu", "SELU": "selu", "SwiGLU": "swiglu", "LiGLU": "bilinear"},
+    **{"Sigmoid": "sigmoid", "Softplus": "softplus"},
+}
+"""The activations of Narang et al. 2021, table 1, and ours."""
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_activations_equal_their_definition(name):
     expected = [DEFINITIONS[name](x) for x in POINTS]
     np.testing.assert_allclose(ACTIVATIONS[name].function(jnp.array(POINTS)), expected, rtol=2e-6, atol=2e-7)
+
+
+def test_every_activation_of_the_comparisons_is_there_with_or_without_a_gate():
+    assert {*NARANG.values()} < {*ACTIVATIONS}
+    assert [name for name, activation in ACTIVATIONS.items() if activation.gated] == [
+        *filter(GATED.__contains__, ACTIVATIONS)
+    ]
+    assert {*DEFINITIONS, "geglu_tanh"} == {*ACTIVATIONS}
+
+
+def test_squared_relus_of_normal_numbers():
+    """max(x, 0)^2 has the mean 1/2 and the second moment 3/2; the leaky one 5/8, since 1/4 of the other half joins."""
+    x = jnp.asarray(RNG.normal(size=400_000), jnp.float32)
+    y = np.asarray(ACTIVATIONS["relu2"].function(x), np.float64)
+    assert (y.mean(), (y**2).mean()) == pytest.approx((0.5, 1.5), rel=0.03)
+    assert np.asarray(ACTIVATIONS["leaky_relu2"].function(x), np.float64).mean() == pytest.approx(0.625, rel=0.03)
+    slopes = [jax.grad(ACTIVATIONS[name].function) for name in ("relu2", "leaky_relu2")]
+    assert [[float(slope(x)) for x in (-2.0, 3.0)] for slope in slopes] == [[0.0, 6.0], [-1.0, 6.0]]
+
+
+def test_the_clamped_gate():
+    """g sigmoid(1.702 g) (l + 1), with g at most 7 and l between -7 and 7, from literal numbers."""
+    gate, linear = jnp.array([1.0, 9.0, -9.0, 1.0]), jnp.array([0.0, 9.0, -9.0, -9.0])
+    y = ACTIVATIONS["swiglu_clamped"].hidden(linear, gate)
+    # 1 / (1 + e^-1.702) = 0.845796; 7 / (1 + e^-11.914) = 6.999953; -9 / (1 + e^15.318) = -2.003e-6.
+    np.testing.assert_allclose(y, [0.845796, 8 * 6.999953, -6 * -2.003179e-6, -6 * 0.845796], rtol=2e-6)
+    slope = jax.grad(lambda g, x: ACTIVATIONS["swiglu_clamped"].hidden(x, g), argnums=(0, 1))
+    assert [float(d) for d in slope(8.0, 8.0)] == [0.0, 0.0]
 
 
 def test_the_two_gelus_differ():
@@ -50,11 +95,11 @@ def parameters(config, seed=0):
 
 
 @pytest.mark.parametrize("use_bias", [True, False])
-@pytest.mark.parametrize("name", DEFINITIONS)
+@pytest.mark.parametrize("name", ["relu", "gelu", "geglu", "gelu_tanh", "swiglu", "bilinear", "swiglu_clamped"])
 def test_the_network_equals_its_equation(name, use_bias):
     config = tiny(activation=name, use_bias=use_bias)
     params = parameters(config)
-    assert set(params) == ({"gate", "hidden", "out"} if name in ("swiglu", "geglu") else {"hidden", "out"})
+    assert set(params) == ({"gate", "hidden", "out"} if name in GATED else {"hidden", "out"})
     assert all(set(p) == ({"kernel", "bias"} if use_bias else {"kernel"}) for p in params.values())
     assert params["hidden"]["kernel"].shape == (16, 24)
     assert params["out"]["kernel"].shape == (24, 16)
@@ -63,7 +108,9 @@ def test_the_network_equals_its_equation(name, use_bias):
     f = np.vectorize(DEFINITIONS[name])
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     dense = {k: (lambda y, v=v: y @ v["kernel"] + v.get("bias", 0.0)) for k, v in p.items()}
-    hidden = f(dense["gate"](x)) * dense["hidden"](x) if "gate" in p else f(dense["hidden"](x))
+    linear = dense["hidden"](x)
+    factor = np.clip(linear, -7, 7) + 1 if name == "swiglu_clamped" else linear
+    hidden = f(dense["gate"](x)) * factor if "gate" in p else f(linear)
     assert_close(actual, dense["out"](hidden), 1e-5)
 
 

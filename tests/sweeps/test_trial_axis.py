@@ -27,9 +27,22 @@ from transformer_jax.training.stepper import over_trials, stacked
 # Every scalar argument of a compiled step differs in at least one trial. Nothing is clipped, so that the first moment
 # after one update is proportional to the gradient.
 FIELDS = [
-    {"seed": 1},
-    {"seed": 2, "optimizer.learning_rate": 0.003, "optimizer.warmup_steps": 5, "model.dropout_rate": 0.3},
-    {"seed": 2**31 - 1, "optimizer.beta1": 0.8, "optimizer.beta2": 0.9, "optimizer.epsilon": 1e-6},
+    {"seed": 1, "model.embedding_multiplier": 2.0},
+    {
+        "seed": 2,
+        "training.z_loss": 0.1,
+        "model.logits_multiplier": 0.5,
+        "optimizer.learning_rate": 0.003,
+        "optimizer.warmup_steps": 5,
+        "model.dropout_rate": 0.3,
+    },
+    {
+        "seed": 2**31 - 1,
+        "optimizer.beta1": 0.8,
+        "optimizer.beta2": 0.9,
+        "optimizer.epsilon": 1e-6,
+        "model.output_logit_cap": 3.0,
+    },
     {
         "seed": 4,
         "training.label_smoothing": 0.3,
@@ -43,6 +56,11 @@ FIELDS = [
         "model.final_dropout_rate": 0.2,
     },
 ]
+OUTPUTS = {
+    **{"model.scale_embeddings": False, "model.embedding_multiplier": 4.0, "model.logits_multiplier": 0.9},
+    **{"model.output_logit_cap": 30.0, "training.z_loss": 0.01},
+}
+FIELDS = [OUTPUTS | fields for fields in FIELDS]
 
 
 class Case(NamedTuple):

@@ -8,9 +8,13 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 from training_support import distance
 
-from transformer_jax.tasks.metrics.cross_entropy import CROSS_ENTROPY_SUMS, chunked_cross_entropy, cross_entropy
-
-PAD_ID = 0
+from transformer_jax.tasks.metrics.cross_entropy import (
+    CROSS_ENTROPY_SUMS,
+    Z_LOSS,
+    chunked_cross_entropy,
+    cross_entropy,
+    z_loss_summed,
+)
 
 PAD_ID = 0
 
@@ -97,6 +101,36 @@ def test_every_target_counts_by_its_weight(smoothing):
     assert 0 < expected["correct"] < expected["weight"]
     actual = cross_entropy(jnp.asarray(logits), jnp.asarray(targets), jnp.asarray(weights), smoothing)
     np.testing.assert_allclose(listed(actual), listed(expected), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("size", "term"), [(8192, 0.0081197), (50304, 0.0117199)])
+def test_the_z_loss_of_equal_logits(size, term):
+    """1e-4 ln(V)^2, as with a head that begins at 0; ln 8192 = 9.010913 and ln 50304 = 10.825840."""
+    with z_loss_summed():
+        sums = cross_entropy(jnp.zeros((2, size)), jnp.array([3, 5]), jnp.array([1.0, 0.5]))
+    assert float(sums["nll"]) / 1.5 == pytest.approx({8192: 9.010913, 50304: 10.825840}[size], rel=1e-6)
+    assert 1e-4 * float(sums[Z_LOSS]) / 1.5 == pytest.approx(term, rel=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [None, 0.1])
+def test_the_z_loss_has_the_weights_of_the_targets_and_leaves_the_others(smoothing):
+    """A constant that is added to all logits changes it alone. Its gradient is 2 logsumexp p."""
+    logits, targets = examples()
+    weights = np.where(targets != PAD_ID, np.random.default_rng(3).uniform(0.2, 3.0, (B, T)), 0.0).astype(np.float32)
+
+    def sums(logits: Any) -> Any:
+        with z_loss_summed():
+            return cross_entropy(jnp.asarray(logits), jnp.asarray(targets), jnp.asarray(weights), smoothing)
+
+    found, moved = sums(logits), sums(logits + 2)
+    without = cross_entropy(jnp.asarray(logits), jnp.asarray(targets), jnp.asarray(weights), smoothing)
+    assert {name: float(found[name]) for name in without} == {name: float(value) for name, value in without.items()}
+    normaliser = np.log(np.exp(logits.astype(np.float64)).sum(-1))
+    expected = [(weights * (normaliser + constant) ** 2).sum() for constant in (0, 2)]
+    assert [float(found[Z_LOSS]), float(moved[Z_LOSS])] == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(*([float(x[name]) for name in CROSS_ENTROPY_SUMS] for x in (found, moved)), rtol=1e-5)
+    gradient = jax.grad(lambda x: sums(x)[Z_LOSS])(jnp.asarray(logits))
+    assert distance(gradient, 2 * (weights * normaliser)[..., None] * np.exp(log_softmax(logits))) < 1e-6
 
 
 def test_targets_may_have_any_shape():
@@ -222,13 +256,19 @@ def test_in_parts_sums_and_gradients_are_the_same(num_chunks, smoothing):
 
     weights = weights_of(targets)
 
+    with_z_loss, rest = smoothing is not None, (jnp.asarray(targets), weights, smoothing)
+
+    def added(result: Any) -> tuple[Any, Any]:
+        assert (Z_LOSS in result) == with_z_loss
+        return result["loss"] + 0.3 * result.get(Z_LOSS, 0.0), result
+
     def sums(x: Any, kernel: Any) -> tuple[Any, Any]:
-        result = chunked_cross_entropy(lambda y: y @ kernel, x, jnp.asarray(targets), weights, smoothing, num_chunks)
-        return result["loss"], result
+        with z_loss_summed(with_z_loss):
+            return added(chunked_cross_entropy(lambda y: y @ kernel, x, *rest, num_chunks))
 
     def whole(x: Any, kernel: Any) -> tuple[Any, Any]:
-        result = cross_entropy(x @ kernel, jnp.asarray(targets), weights, smoothing)
-        return result["loss"], result
+        with z_loss_summed(with_z_loss):
+            return added(cross_entropy(x @ kernel, *rest))
 
     actual, expected = (jax.jit(jax.value_and_grad(f, (0, 1), has_aux=True))(x, kernel) for f in (sums, whole))
     assert distance(actual[0], expected[0]) < 1e-6
@@ -271,7 +311,9 @@ def test_outputs_that_do_not_exist_have_no_part_in_the_loss(smoothing):
 
     def loss(logits, allowed=None):
         rows = slice(None) if allowed is not None else slice(2)
-        return cross_entropy(logits, targets[rows], weights[rows], smoothing, allowed)["loss"]
+        with z_loss_summed():
+            sums = cross_entropy(logits, targets[rows], weights[rows], smoothing, allowed)
+        return sums["loss"] + 0.1 * sums[Z_LOSS]
 
     value, gradient = jax.value_and_grad(loss)(logits, allowed)
     expected, of_existing = jax.value_and_grad(loss)(logits[:2, :4])

@@ -24,6 +24,9 @@ CHANGED: dict[str, tuple[str, float]] = {
     "model.final_dropout_rate": ("dropout.final", 0.3),
     "model.teacher_forcing_rate": ("model.teacher_forcing_rate", 0.2),
     "model.residual_multiplier": ("model.residual_multiplier", 0.5),
+    "model.embedding_multiplier": ("model.embedding_multiplier", 2.0),
+    "model.logits_multiplier": ("model.logits_multiplier", 2.0),
+    "model.output_logit_cap": ("model.output_logit_cap", 5.0),
     "optimizer.learning_rate": ("learning_rate", 1e-2),
     "optimizer.warmup_steps": ("warmup_steps", 1),
     "optimizer.decay_steps": ("decay_steps", 7),
@@ -40,6 +43,7 @@ CHANGED: dict[str, tuple[str, float]] = {
     "optimizer.clip_norm": ("clip_norm", 1e3),
     "optimizer.layer_decay": ("layer_decay", 0.5),
     "training.label_smoothing": ("label_smoothing", 0.3),
+    "training.z_loss": ("z_loss", 0.5),
     "training.balance_loss": ("balance_loss", 0.5),
     "training.router_z_loss": ("router_z_loss", 0.5),
     "training.ema_decay": ("ema_decay", 0.1),
@@ -60,11 +64,16 @@ EXPERTS = {"model.feed_forward": "experts", "training.balance_loss": 0.01, "trai
 # The decay begins after the third update.
 WSD = {"optimizer.schedule": "wsd", "optimizer.decay_fraction": 0.6, "optimizer.decay_steps": 7}
 MUON = {"optimizer.name": "muon", "optimizer.adam_rate_factor": 0.7}
+OUTPUTS = {
+    **{"model.scale_embeddings": False, "model.embedding_multiplier": 3.0, "model.logits_multiplier": 0.5},
+    **{"model.output_logit_cap": 20.0, "training.z_loss": 0.01},
+}
 BASES = {
     "optimizer.muon_momentum": MUON,
     "optimizer.adam_rate_factor": MUON,
     "model.teacher_forcing_rate": SMALL_RECURRENT,
     "model.residual_multiplier": {"model.residual_multiplier": 0.8},
+    **dict.fromkeys((*OUTPUTS,)[1:], OUTPUTS),
     "seed": {"seed_init": 3},
     "optimizer.decay_fraction": WSD,
     "optimizer.decay_power": WSD,

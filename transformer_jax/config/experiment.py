@@ -15,7 +15,14 @@ from transformer_jax.config.data import IMAGE_SOURCES, RECALL, DataConfig
 from transformer_jax.config.decode import GENERATING, DecodeConfig, parse_ids
 from transformer_jax.config.fields import chosen_names, number, section
 from transformer_jax.config.layers import kind_settings, unread_in_kinds
-from transformer_jax.config.model import ATTENTION, DROPOUT_RATES, RECURRENT, ModelConfig
+from transformer_jax.config.model import (
+    ATTENTION,
+    DROPOUT_RATES,
+    PREDICTING_TOKENS,
+    RECURRENT,
+    TRANSFORMERS,
+    ModelConfig,
+)
 from transformer_jax.config.problems import config_error, problems_of, unread_by
 from transformer_jax.config.sections import field_types, loaded_classes, section_class, walk, with_section_classes
 from transformer_jax.config.task import TaskConfig
@@ -105,7 +112,7 @@ class ExperimentConfig:
     def own_hyper_fields(self, section: str) -> dict[str, Any]:
         """Return the values of a section's fields marked `hyper`, by name; None for a `switch` that is off.
 
-        Of `model` only those that its architecture alone reads.
+        Of `model` only those that a built-in architecture reads, without the rates of dropout.
         """
         values = getattr(self, section)
         own = _own_hyper_fields(values)
@@ -124,6 +131,7 @@ class ExperimentConfig:
         yield from self._input_problems()
         yield from self._recall_problems()
         yield from self._label_problems()
+        yield from self._head_problems()
         yield from self._decode_problems()
         yield from self._recurrent_problems()
         yield from self._batch_norm_problems()
@@ -247,6 +255,16 @@ class ExperimentConfig:
             yield (
                 f"data.max_length={data.max_length} leaves no room for a context beside task.question_length="
                 f"{task.question_length} and three special tokens"
+            )
+
+    def _head_problems(self) -> Iterator[str]:
+        """Yield the problem of a first value of the output layer that is a table of embeddings."""
+        model, task = self.model, self.task.name
+        over_vocabulary = task in PREDICTING_TOKENS or not _table(TaskConfig, "name").is_built_in(task)
+        if model.zero_head and model.tie_output and model.inputs == "tokens" and over_vocabulary:
+            yield (
+                "model.zero_head=True cannot be used with model.tie_output=True: the output layer is the embedding "
+                "table, which cannot begin at 0; set model.tie_output=false"
             )
 
     def _decode_problems(self) -> Iterator[str]:
@@ -515,11 +533,15 @@ def _replaced(config: ExperimentConfig, section: str, name: str, value: Any) -> 
 
 
 def _own_hyper_fields(section: Any) -> list[dataclasses.Field]:
-    """Return the fields marked `hyper` without rates of dropout, which are in DropoutRates."""
+    """Return the fields marked `hyper` without rates of dropout, which are in DropoutRates.
+
+    An architecture from outside reads the shared fields of `model` from its config, so they stay there.
+    """
     shared, read = field_types(ModelConfig) if isinstance(section, ModelConfig) else (), set()
     if isinstance(section, ModelConfig):
+        built_in = (*TRANSFORMERS, RECURRENT)
         readers = {f.name: f.metadata.get("read_by", {}) for f in dataclasses.fields(ModelConfig)}
-        read = {name for name, by in readers.items() if section.architecture in by.get("model.architecture", ())}
+        read = {name for name, by in readers.items() if section.architecture in by.get("model.architecture", built_in)}
     own = read.difference(DROPOUT_RATES)
     return [
         f for f in dataclasses.fields(section) if f.metadata.get("hyper") and (f.name not in shared or f.name in own)

@@ -19,6 +19,8 @@ from transformer_jax.config.fields import (
 from transformer_jax.config.layers import STACKS, layer_problems, values_in_layers
 from transformer_jax.config.recurrent import recurrent_problems
 
+PREDICTING_TOKENS = ("translation", "text_to_text", "language_model", "masked_lm", "span_corruption", "denoising")
+"""The values of `task.name` whose outputs are logits over the vocabulary."""
 RECURRENT = "recurrent"
 """The value of `model.architecture` for recurrent models."""
 TRANSFORMERS = ("encoder_decoder", "decoder_only", "encoder_only")
@@ -44,6 +46,7 @@ _WITH_ATTENTION = _OF_TRANSFORMERS | {"model.mixer": (ATTENTION,)}
 _WITH_EXPERTS = _OF_TRANSFORMERS | {"model.feed_forward": ("experts",)}
 _TOKENS = {"model.inputs": ("tokens",)}
 _PATCHES = {"model.inputs": ("patches",)}
+_OVER_VOCABULARY = _TOKENS | {"task.name": PREDICTING_TOKENS}
 
 
 def parse_pixel_values(text: str, channels: int) -> tuple[float, ...]:
@@ -294,11 +297,41 @@ class ModelConfig:
         "add a learned bias to the logits over the vocabulary; only where the task predicts tokens",
         read_by=_TOKENS,
     )
-    scale_embeddings: bool = field(True, "multiply embeddings by sqrt(emb_dim)", read_by=_TOKENS)
+    scale_embeddings: bool = field(
+        True, "multiply embeddings by sqrt(emb_dim), the factor of 2017; see embedding_multiplier", read_by=_TOKENS
+    )
+    embedding_multiplier: float = number(
+        1.0,
+        "multiply embeddings by this, in place of sqrt(emb_dim): it needs scale_embeddings=false; Granite and MiniCPM",
+        1e-6,
+        hyper=True,
+        switch=True,
+        off=1.0,
+        evaluated=True,
+        read_by=_TOKENS,
+    )
     scale_logits: bool = field(
         False,
-        "divide the input of the projection to the vocabulary by sqrt(emb_dim); T5",
+        "divide the input of the projection to the vocabulary by sqrt(emb_dim), as T5; see logits_multiplier",
         read_by=_OF_TRANSFORMERS | _TOKENS,
+    )
+    logits_multiplier: float = number(
+        1.0,
+        "multiply the logits over the vocabulary by this, in place of scale_logits; Granite, Cohere and MiniCPM",
+        1e-6,
+        hyper=True,
+        switch=True,
+        off=1.0,
+        evaluated=True,
+        read_by=_OVER_VOCABULARY,
+    )
+    output_logit_cap: float | None = number(
+        None,
+        "bound the logits z over the vocabulary by this cap c: c tanh(z / c); default: no bound; 30 in Gemma 2",
+        1e-6,
+        hyper=True,
+        evaluated=True,
+        read_by=_OVER_VOCABULARY,
     )
     embedding_norm: bool = field(
         False,
@@ -347,6 +380,11 @@ class ModelConfig:
         "output projections of attention and feed-forward start at zero, whatever `init`, so that every layer starts "
         "as the identity",
         read_by=_OF_TRANSFORMERS,
+    )
+    zero_head: bool = field(
+        False,
+        "kernel and bias of the output layer begin at 0, so that all outputs are equally likely at first; over the "
+        "vocabulary it needs tie_output=false",
     )
     init_std: float = number(
         0.02, "standard deviation", above=0.0, read_by={"model.init": ("normal", "plain_normal", "normal_with_biases")}
@@ -565,6 +603,12 @@ class ModelConfig:
                 f"source_vocab_size={self.source_vocab_size} differs from vocab_size={self.vocab_size}; two sizes need "
                 "two embedding tables: set share_embeddings=false"
             )
+        for name, factor in (("scale_embeddings", "embedding_multiplier"), ("scale_logits", "logits_multiplier")):
+            if getattr(self, name) and getattr(self, factor) != 1:
+                yield (
+                    f"{factor}={getattr(self, factor):g} cannot be used with {name}=True, which is a factor too; set "
+                    f"{name}=false"
+                )
         if self.image_size % self.patch_size:
             yield f"patch_size={self.patch_size} does not divide image_size={self.image_size}; choose a divisor"
         for name in ("pixel_mean", "pixel_std"):

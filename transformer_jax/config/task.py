@@ -47,7 +47,7 @@ class TaskConfig:
         "transformer_jax.tasks.task:TASKS",
         "the examples, the loss and the scores; tasks/task.py",
         outside=True,
-        extends=("task", "training.label_smoothing"),
+        extends=("task", "training.label_smoothing", "training.z_loss"),
         always_read=(),
     )
     prefix: str = choice(

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, field, number, rate
-from transformer_jax.config.model import TRANSFORMERS
+from transformer_jax.config.model import PREDICTING_TOKENS, TRANSFORMERS
 from transformer_jax.config.patterns import check_pattern
-from transformer_jax.config.task import SOURCE_TO_TARGET
 
 MAX_STEPS = 2**31 - 1  # steps are counted in int32
 
@@ -21,7 +20,7 @@ ENDING = ("cosine", "linear", "wsd")
 """Schedules that end at decay_steps."""
 
 _LANGUAGE_MODEL = {"task.name": ("language_model",)}
-_OVER_VOCABULARY = {"task.name": (*SOURCE_TO_TARGET, "language_model", "masked_lm", "span_corruption", "denoising")}
+_OVER_VOCABULARY = {"task.name": PREDICTING_TOKENS}
 _WITH_EXPERTS = {"model.feed_forward": ("experts",)}
 _ADAM = {"optimizer.name": ("adam", "muon")}
 _MUON = {"optimizer.name": ("muon",)}
@@ -300,6 +299,13 @@ class TrainingConfig:
         read_by=_OVER_VOCABULARY,
     )
     label_smoothing: float = rate(0.1, "mass spread over the vocabulary in the loss (epsilon_ls)")
+    z_loss: float = number(
+        0.0,
+        "weight of the mean of logsumexp(logits)^2 over the targets, which keeps the logits small; 0.0001 in PaLM",
+        0.0,
+        hyper=True,
+        switch=True,
+    )
     balance_loss: float = number(
         0.0,
         "weight of the loss that keeps the load of experts equal, for every layer; 0.01 in Switch Transformers",

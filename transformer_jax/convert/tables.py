@@ -121,7 +121,7 @@ class Family:
 
 
 TRAINING_ONLY = (
-    *("init", "init_std", "zero_init_outputs", "residual_scale_init", "dtype"),
+    *("init", "init_std", "zero_init_outputs", "zero_head", "residual_scale_init", "dtype"),
     *(
         f.name
         for f in dataclasses.fields(ModelConfig)

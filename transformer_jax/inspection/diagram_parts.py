@@ -101,7 +101,8 @@ def norm(config: ModelConfig, owner: str, of: object = None) -> Iterator[Box]:
 def embedding(config: ModelConfig, rows: int, owner: str, name: str, *more: str) -> Box:
     """Return the block of a table of token embeddings."""
     scale = config.scale_embeddings and f"{TIMES} √{config.emb_dim}"
-    return Box(name, lines(f"{rows:,} {TIMES} {config.emb_dim:,}", scale, *more), "embedding", (owner,))
+    factor = _multiplied(config.embedding_multiplier)
+    return Box(name, lines(f"{rows:,} {TIMES} {config.emb_dim:,}", scale, factor, *more), "embedding", (owner,))
 
 
 def vocabulary(config: ModelConfig, owner: str, width: int) -> Box:
@@ -112,8 +113,14 @@ def vocabulary(config: ModelConfig, owner: str, width: int) -> Box:
         f"{width:,} → {config.vocab_size:,}",
         "tied to the embedding" if config.tie_output else "a matrix of its own",
         config.output_bias and "with bias",
+        _multiplied(config.logits_multiplier),
+        config.output_logit_cap is not None and f"z → c tanh(z / c), c = {config.output_logit_cap:g}",
     )
     return Box("logits", details, "output", owns)
+
+
+def _multiplied(factor: float) -> str | bool:
+    return factor != 1 and f"{TIMES} {factor:g}"
 
 
 def output_parts(config: ExperimentConfig, width: int) -> Iterator[Box]:
@@ -427,7 +434,9 @@ def _feed_forward(config: ModelConfig, layers: str) -> Box:
     name, biased = _name(activation.function), config.use_bias
     hidden = f"{name}(x W₁ + b₁)" if biased else f"{name}(x W₁)"
     if activation.gated:
-        hidden = f"({name}(x G + g) ⊙ (x W₁ + b₁))" if biased else f"({name}(x G) ⊙ x W₁)"
+        linear = "(x W₁ + b₁)" if biased else "x W₁" if activation.linear is None else "(x W₁)"
+        linear = linear if activation.linear is None else f"{_name(activation.linear)}{linear}"
+        hidden = f"({name}(x G + g) ⊙ {linear})" if biased else f"({name}(x G) ⊙ {linear})"
     formula = f"{hidden} W₂{' + b₂' if biased else ''}"
     details = lines(
         *_own_values(config, "model.feed_forward"),

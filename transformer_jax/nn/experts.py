@@ -150,7 +150,7 @@ class Experts(nn.Module):
 
         activation, flat = ACTIVATIONS[self.config.activation], x.reshape(-1, x.shape[-1])
         hidden = self.hidden(flat)  # [B T, D] -> [B T, E, F]
-        hidden = activation.function(self.gate(flat)) * hidden if activation.gated else activation.function(hidden)
+        hidden = activation.hidden(hidden, self.gate(flat) if activation.gated else None)
         hidden = drop(hidden.reshape(*x.shape[:2], *hidden.shape[1:]), dropout, "activation")
         hidden = hidden.reshape(-1, *hidden.shape[2:])
         return self.out.mixed(hidden, weights.reshape(-1, weights.shape[-1])).reshape(x.shape)

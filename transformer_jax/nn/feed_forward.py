@@ -22,11 +22,20 @@ from transformer_jax.typing import Activations, Array
 class Activation(NamedTuple):
     """An elementwise function. gated: whether it acts on a gate, by which the hidden layer is multiplied.
 
+    linear: with a gate, what maps the hidden layer before the product; None: nothing.
+
     A new activation is a new entry of `ACTIVATIONS`, or `MODULE:OBJECT`.
     """
 
     function: Callable[[Array], Array]
     gated: bool = False
+    linear: Callable[[Array], Array] | None = None
+
+    def hidden(self, x: Array, gate: Array | None = None) -> Array:
+        """Return function(x), or with a gate of the same shape function(gate) * linear(x)."""
+        if gate is None:
+            return self.function(x)
+        return self.function(gate) * (x if self.linear is None else self.linear(x))
 
 
 def _relu(x: Array) -> Array:
@@ -49,6 +58,55 @@ def _swish(x: Array) -> Array:
     return jax.nn.silu(x)
 
 
+def _relu2(x: Array) -> Array:
+    """max(0, x)^2 (So et al. 2021)."""
+    return jnp.square(_relu(x))
+
+
+def _leaky_relu2(x: Array) -> Array:
+    """x^2 for x > 0, else (x / 2)^2; it never falls below 0, but its derivative x / 2 does."""
+    return jnp.square(jnp.where(x > 0, x, 0.5 * x))
+
+
+def _elu(x: Array) -> Array:
+    """x for x > 0, else exp(x) - 1 (Clevert et al. 2016, alpha = 1)."""
+    return jax.nn.elu(x)
+
+
+def _selu(x: Array) -> Array:
+    """1.0507 x for x > 0, else 1.7581 (exp(x) - 1) (Klambauer et al. 2017, equation 2)."""
+    return jax.nn.selu(x)
+
+
+def _softplus(x: Array) -> Array:
+    """log(1 + exp(x)) (Dugas et al. 2001)."""
+    return jax.nn.softplus(x)
+
+
+def _sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x))."""
+    return jax.nn.sigmoid(x)
+
+
+def _identity(x: Array) -> Array:
+    """x."""
+    return x
+
+
+_LIMIT = 7.0  # gpt-oss
+
+
+def _clamped_swish(x: Array) -> Array:
+    """y sigmoid(1.702 y) with y = min(x, 7) (OpenAI 2025, code of gpt-oss)."""
+    x = jnp.minimum(x, jnp.asarray(_LIMIT, x.dtype))
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+def _clamped_plus_one(x: Array) -> Array:
+    """x between -7 and 7, plus 1 (OpenAI 2025, code of gpt-oss)."""
+    return jnp.clip(x, -_LIMIT, _LIMIT) + 1.0
+
+
 ACTIVATIONS: Parts[Activation] = Parts(
     "model.activation",
     Activation,
@@ -60,6 +118,16 @@ ACTIVATIONS: Parts[Activation] = Parts(
         "swiglu": Activation(_swish, gated=True),
         "geglu": Activation(_gelu, gated=True),
         "geglu_tanh": Activation(_gelu_tanh, gated=True),
+        "relu2": Activation(_relu2),
+        "leaky_relu2": Activation(_leaky_relu2),
+        "elu": Activation(_elu),
+        "selu": Activation(_selu),
+        "softplus": Activation(_softplus),
+        "sigmoid": Activation(_sigmoid),
+        "reglu": Activation(_relu, gated=True),
+        "glu": Activation(_sigmoid, gated=True),
+        "bilinear": Activation(_identity, gated=True),
+        "swiglu_clamped": Activation(_clamped_swish, gated=True, linear=_clamped_plus_one),
     },
 )
 """By the values of `model.activation`."""
@@ -68,8 +136,9 @@ ACTIVATIONS: Parts[Activation] = Parts(
 class FeedForward(nn.Module):
     """FFN(x) = f(x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, equation 2, with f = relu).
 
-    `swiglu`, `geglu` and `geglu_tanh` gate the hidden layer: (f(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2 (Shazeer 2020,
-    equation 6). For the same mlp_dim that is 1.5 times as many parameters.
+    Gated activations multiply the hidden layer: (f(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2 (Shazeer 2020, equation 6;
+    `glu`: Dauphin et al. 2017; `bilinear` has f(x) = x). `swiglu_clamped` also clamps the other factor, and adds 1 to
+    it. For the same mlp_dim that is 1.5 times as many parameters.
 
     num_sums: number of residual sums of the stack; initial values of W_2 may depend on it.
     """
@@ -93,9 +162,9 @@ class FeedForward(nn.Module):
         activation = ACTIVATIONS[self.config.activation]
         if activation.gated:
             gate, linear = fused(x, [self.gate, self.hidden])
-            hidden = activation.function(gate) * linear
+            hidden = activation.hidden(linear, gate)
         else:
-            hidden = activation.function(self.hidden(x))
+            hidden = activation.hidden(self.hidden(x))
         return self.out(drop(hidden, dropout, "activation"))
 
 

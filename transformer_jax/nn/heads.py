@@ -16,7 +16,7 @@ from transformer_jax.nn import linear
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.embeddings import OutputProjection, has_output_parameters, token_logits
 from transformer_jax.nn.feed_forward import ACTIVATIONS
-from transformer_jax.nn.initialisation import bias_init, kernel_init
+from transformer_jax.nn.initialisation import kernel_init, output_bias_init, output_init
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.norms import NORMS, make_norm
 from transformer_jax.typing import Activations, Array, Batch
@@ -61,8 +61,8 @@ class LabelProjection(nn.Module):
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch C"]:
         """Return x W + b for x [..., D]: [..., labels] float32."""
         config, shape = self.config, (x.shape[-1], self.num_labels)
-        kernel = self.param("kernel", lambda key: kernel_init(config)(key, shape, *shape))
-        bias = self.param("bias", bias_init(config), shape[1:])
+        kernel = self.param("kernel", lambda key: output_init(config, of_labels=True)(key, shape, *shape))
+        bias = self.param("bias", output_bias_init(config), shape[1:])
         y = linear.logits(x, kernel)
         return y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
 

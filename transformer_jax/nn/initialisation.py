@@ -158,10 +158,21 @@ def query_init(config: ModelConfig) -> KernelInit:
     return (init.query_kernel or init.kernel)(config)
 
 
-def output_init(config: ModelConfig) -> KernelInit:
-    """Return the initialiser of an output projection to the vocabulary that is not tied to a table."""
+def output_init(config: ModelConfig, of_labels: bool = False) -> KernelInit:
+    """Return the initialiser of a kernel that makes logits; it may return zeros, see `model.zero_head`.
+
+    Args:
+      of_labels: whether they are over labels; otherwise over the vocabulary, by a kernel that is not tied to a table.
+    """
+    if config.zero_head:
+        return lambda key, shape, num_inputs, num_outputs: jnp.zeros(tuple(shape), jnp.float32)
     init = INITS[config.init]
-    return normal(init.table_std(config)) if init.output_like_table else init.kernel(config)
+    return normal(init.table_std(config)) if init.output_like_table and not of_labels else init.kernel(config)
+
+
+def output_bias_init(config: ModelConfig) -> Callable[[Array, Sequence[int]], Array]:
+    """Return the initialiser of the bias of logits, as `bias_init`, but zeros with `model.zero_head`."""
+    return jax.nn.initializers.zeros if config.zero_head else bias_init(config)
 
 
 def state_kernel_init(config: ModelConfig) -> KernelInit:

@@ -30,7 +30,10 @@ LOGGED = (
 )
 """The averages of labels that training logs; with class weights, all three are weighted."""
 READS = frozenset(
-    {"task", "model.head_dropout_rate", "training.label_smoothing", "data.coarse_labels", "data.label_names"}
+    {
+        *("task", "model.head_dropout_rate", "training.label_smoothing", "training.z_loss"),
+        *("data.coarse_labels", "data.label_names"),
+    }
 )
 """Fields that tasks with labels read, in the form of `Task.reads`."""
 KINDS = ("right", "true", "predicted")

@@ -41,7 +41,7 @@ class SpanQA(Task):
 
     architectures = ("encoder_only", RECURRENT)
     needs_decoder = False
-    reads = frozenset({"task", "training.label_smoothing"})
+    reads = frozenset({"task", "training.label_smoothing", "training.z_loss"})
     batchings = ("buckets",)
     logged = (MetricSpec("loss", "min", "nats per end"), MetricSpec("accuracy", "max", "%"))
     metrics = (

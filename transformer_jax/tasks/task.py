@@ -85,6 +85,8 @@ LOGGED_BY_LOOP = (
 """Training metrics that the loop logs in addition to `Task.logged`."""
 LOGGED_BY_BLOCKS = (MetricSpec("balance_loss"), MetricSpec("router_z_loss"))
 """Training metrics of models whose blocks have losses: `training.block_losses.BLOCK_LOSSES`."""
+LOGGED_BY_Z_LOSS = (MetricSpec("z_loss"),)
+"""The training metric of `training.z_loss`."""
 LOGGED_BY_CLOCK = (MetricSpec("seconds", unit="s"), MetricSpec("tokens_per_s", unit="1/s"))
 """Logged metrics that depend on the clock, so a seed does not reproduce them; studies do not measure them."""
 
@@ -186,10 +188,10 @@ class Task(abc.ABC):
     needs_decoder: bool = True
     """Whether an architecture from outside of the package needs a decoder for this task."""
     reads: frozenset[str] | None = None
-    """Dotted names of the fields that the task reads: of those of `task` and `decode`, of `training.label_smoothing`,
-    and of all others that some built-in tasks do not read (`read_by` with `task.name`). Setting any other of these is
-    an error. None: all of them, but those of `decode` only if the task `generates`, and `model.head_dropout_rate` only
-    if it has a `head`.
+    """Dotted names of the fields that the task reads: of those of `task` and `decode`, of `training.label_smoothing`
+    and `training.z_loss`, and of all others that some built-in tasks do not read (`read_by` with `task.name`). Setting
+    any other of these is an error. None: all of them, but those of `decode` only if the task `generates`, and
+    `model.head_dropout_rate` only if it has a `head`.
 
     The name of a section, such as `decode`, stands for all its fields. The fields of the subclass need not be listed.
     For the names of built-in tasks, `read_by` says the same; their attribute is for tasks that extend them.
@@ -351,6 +353,9 @@ class Task(abc.ABC):
     ) -> Sums:
         """Return sums over a batch: `loss`, `weight` and all that `means` needs.
 
+        With `training.z_loss`, also the sum `z_loss`, which `metrics.cross_entropy` then has: the step adds it to
+        `loss`, with its weight. A task without it must not read the field.
+
         Args:
           batch: the arrays of `arrays`, on the device.
           hyper: scalars, `training.hyper.Hyper`; in evaluation its `label_smoothing` is None.
@@ -475,7 +480,7 @@ TASKS: Registry[Task] = Registry(
 
 def training_metrics(task: Task) -> tuple[MetricSpec, ...]:
     """Return the metrics of a line of the training log, without times."""
-    return (*task.logged, *LOGGED_BY_LOOP, *LOGGED_BY_BLOCKS)
+    return (*task.logged, *LOGGED_BY_LOOP, *LOGGED_BY_Z_LOSS, *LOGGED_BY_BLOCKS)
 
 
 def declared(task: Task, metric: str) -> MetricSpec:

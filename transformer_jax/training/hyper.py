@@ -43,12 +43,13 @@ class Hyper(NamedTuple):
     clip_norm: Array | float | None
     layer_decay: Array | float | None
     label_smoothing: Array | float | None
+    z_loss: Array | float | None
     balance_loss: Array | float | None
     router_z_loss: Array | float | None
     ema_decay: Array | float | None
     dropout: DropoutRates
     model: Mapping[str, Array | float | None] = {}
-    """Fields of ModelConfig marked `hyper` that only this architecture reads, by name."""
+    """Fields of ModelConfig marked `hyper` that this architecture reads, without rates of dropout, by name."""
     task: Mapping[str, Array | float | None] = {}
     """Fields of TaskConfig marked `hyper`, by name."""
     lr_multipliers: tuple[Array | float, ...] = ()

@@ -11,10 +11,13 @@ import jax.numpy as jnp
 import optax
 
 from transformer_jax.config import layer_numbers
+from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import ARCHITECTURES, Model, parameter_axes, training_pass
 from transformer_jax.nn.batch_norm import statistics_of
 from transformer_jax.nn.collected import over_devices
 from transformer_jax.nn.dropout import Dropout, fold
+from transformer_jax.nn.model_numbers import numbers_given
+from transformer_jax.tasks.metrics.cross_entropy import Z_LOSS, z_loss_summed
 from transformer_jax.tasks.task import TASKS, Sums, Task
 from transformer_jax.training.block_losses import BLOCK_LOSSES, batch_sums, block_losses
 from transformer_jax.training.extras import Update, updated_extra
@@ -49,9 +52,10 @@ def train_step(static: StaticConfig, state: TrainState, batch: Batch, hyper: Hyp
         device's part of a batch: gradients and sums are added by `over_devices` before the division by the weight of
         the whole batch.
     Returns: the new state, and metrics as float32 scalars: those of `Task.means`, such as `loss` in nats per target
-      token; the losses of blocks by their names, before their weights (training/block_losses.py); `gradient_norm` of
-      the trained parameters, before clipping; `learning_rate`, that of the head; `weight`, the sum of the targets'
-      weights; `tokens`, see `Task.counted_tokens`; `slots` of inputs and targets, and `filled`, those without padding.
+      token; `z_loss`, if it is on, and the losses of blocks by their names, all before their weights
+      (training/block_losses.py); `gradient_norm` of the trained parameters, before clipping; `learning_rate`, that of
+      the head; `weight`, the sum of the targets' weights; `tokens`, see `Task.counted_tokens`; `slots` of inputs and
+      targets, and `filled`, those without padding.
       With `skip_nonfinite`, a step whose loss or gradient norm is not finite changes only the number of the step.
     """
     grads, sums, statistics = batch_gradient(static, state.params, batch, state.step, hyper)
@@ -64,6 +68,7 @@ def train_step(static: StaticConfig, state: TrainState, batch: Batch, hyper: Hyp
     optimizer = make_optimizer(static.optimizer, hyper, numbers, parameter_axes(static.model))
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     metrics = TASKS[static.task.name].means(sums | {"weight": weight}) | {
+        **({Z_LOSS: sums[Z_LOSS] / weight} if Z_LOSS in sums else {}),
         **{name: sums[name] for name in BLOCK_LOSSES if name in sums},
         "gradient_norm": optax.tree.norm(grads),
         "learning_rate": learning_rate(static.optimizer.schedule, updates_made(state.opt_state) + 1, hyper),
@@ -159,7 +164,10 @@ def _added_over_parts(function: Callable[[Batch], Any], split: Batch) -> Any:
 
 
 class BatchLoss(NamedTuple):
-    """The loss of the task summed over a batch, all of its sums, and what blocks collected (nn/collected.py)."""
+    """The loss of the task summed over a batch, all of its sums, and what blocks collected (nn/collected.py).
+
+    loss: with the z-loss, times its weight.
+    """
 
     loss: Array
     sums: Sums
@@ -171,6 +179,7 @@ def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, 
 
     Args:
       step: number of updates before this one. Dropout depends on it, on the seed and on the row.
+    Raises: ConfigError if `hyper` has a z-loss and the task has none.
     """
     task = TASKS[static.task.name]
     module = ARCHITECTURES[static.model.architecture].module(static.model, task.head(static.task, static.model))
@@ -182,8 +191,13 @@ def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, 
     def loss(model: Model) -> Sums:
         return task.loss(static.task, model, batch, dropout, hyper, static.loss_chunks)
 
-    sums, collected = training_pass(module, params, loss)
-    return BatchLoss(sums["loss"], sums, collected)
+    with numbers_given(hyper.model), z_loss_summed(hyper.z_loss is not None):
+        sums, collected = training_pass(module, params, loss)
+    if hyper.z_loss is None:
+        return BatchLoss(sums["loss"], sums, collected)
+    if Z_LOSS not in sums:
+        raise ConfigError(f"training.z_loss: the loss of task.name='{static.task.name}' has no sum '{Z_LOSS}'")
+    return BatchLoss(sums["loss"] + hyper.z_loss * sums[Z_LOSS], sums, collected)
 
 
 def _counts(task: Task, batch: Batch) -> dict[str, Array]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import contextvars
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import jax
@@ -13,8 +15,27 @@ from transformer_jax.tasks.task import Sums
 from transformer_jax.typing import Array
 
 CROSS_ENTROPY_SUMS = ("loss", "nll", "correct", "weight")
+Z_LOSS = "z_loss"
+"""Name of the sum that is beside these within `z_loss_summed`."""
 _ABSENT = -1e9
 """The logit of an output that does not exist; not infinite, so that a row of padding has a finite loss."""
+
+
+_sums_z_loss: contextvars.ContextVar[bool] = contextvars.ContextVar("sums_z_loss", default=False)
+
+
+@contextlib.contextmanager
+def z_loss_summed(is_summed: bool = True) -> Generator[None]:
+    """Let every cross-entropy that is traced inside sum `z_loss` too: logsumexp(logits)^2 of every target.
+
+    This is the z-loss of Chowdhery et al. 2022 (arXiv 2204.02311), section 5. The step asks for it, so that no task
+    needs a parameter for it.
+    """
+    token = _sums_z_loss.set(is_summed)
+    try:
+        yield
+    finally:
+        _sums_z_loss.reset(token)
 
 
 def chunked_cross_entropy(
@@ -51,7 +72,7 @@ def chunked_cross_entropy(
         new = cross_entropy(logits(part[0]), part[1], part[2], label_smoothing)
         return jax.tree.map(jnp.add, sums, new), None
 
-    zeros = {name: jnp.zeros(()) for name in CROSS_ENTROPY_SUMS}
+    zeros = {name: jnp.zeros(()) for name in (*CROSS_ENTROPY_SUMS, *([Z_LOSS] if _sums_z_loss.get() else []))}
     return jax.lax.scan(add, zeros, (parts, divided(targets), divided(weights)))[0]
 
 
@@ -72,7 +93,8 @@ def cross_entropy(
       allowed: bool, broadcastable to logits: the outputs that exist, such as those of tokens; the mass e is spread over
         them alone. None: all.
     Returns: sums over all targets, float32 scalars: `loss`, label-smoothed cross-entropy in nats; `nll`, cross-entropy
-      of the targets in nats; `correct`, the targets whose logit is the largest; `weight`. All are weighted.
+      of the targets in nats; `correct`, the targets whose logit is the largest; `weight`; and `z_loss` within
+      `z_loss_summed`. All are weighted.
     """
     logits = logits.astype(jnp.float32)
     if allowed is not None:
@@ -89,6 +111,8 @@ def cross_entropy(
         loss = normaliser - (1.0 - label_smoothing) * gold - label_smoothing * mean
     correct = (gold >= logits.max(-1)).astype(jnp.float32)
     sums = {name: (x * weights).sum() for name, x in zip(CROSS_ENTROPY_SUMS, (loss, nll, correct), strict=False)}
+    if _sums_z_loss.get():
+        sums[Z_LOSS] = (jnp.square(normaliser) * weights).sum()
     return sums | {"weight": weights.sum()}
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.models.architecture import ARCHITECTURES, Model
+from transformer_jax.nn.model_numbers import numbers_given
 from transformer_jax.tasks.task import TASKS, Evaluation
 from transformer_jax.tasks.trained.loss_sums import LossHyper, LossStatic, split_for_evaluation
 from transformer_jax.typing import Array, Batch, Params
@@ -25,8 +26,9 @@ def head_outputs(static: LossStatic, params: Params, batch: Batch, hyper: LossHy
     """
     head = TASKS[static.task.name].head(static.task, static.model)
     model = Model(ARCHITECTURES[static.model.architecture].module(static.model, head), params)
-    x, _ = model.features(batch, None, hyper.model)
-    return model.outputs(x, batch)
+    with numbers_given(hyper.model):
+        x, _ = model.features(batch, None, hyper.model)
+        return model.outputs(x, batch)
 
 
 def outputs_of_batches(

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.batching import EvaluationBatches
 from transformer_jax.models.architecture import ARCHITECTURES, Model
+from transformer_jax.nn.model_numbers import numbers_given
 from transformer_jax.tasks.task import TASKS, Sums
 from transformer_jax.typing import Batch, Params
 
@@ -59,7 +60,8 @@ def loss_sums(static: LossStatic, params: Params, batch: Batch, hyper: LossHyper
     """
     task = TASKS[static.task.name]
     module = ARCHITECTURES[static.model.architecture].module(static.model, task.head(static.task, static.model))
-    return task.loss(static.task, Model(module, params), batch, None, hyper, static.chunks)
+    with numbers_given(hyper.model):
+        return task.loss(static.task, Model(module, params), batch, None, hyper, static.chunks)
 
 
 @functools.partial(jax.jit, static_argnames="static")
