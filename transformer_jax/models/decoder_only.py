@@ -47,7 +47,7 @@ class DecoderOnly(ModelModule):
         Args:
           batch: `decoder_inputs` [B, T]; optionally `prefix_mask` [B, T], whose tokens attend to each other in both
             directions; for packed rows also `targets_segment_ids` and `targets_positions`.
-          dropout: None for a deterministic pass. hyper: as in `Architecture`.
+          dropout: None for a deterministic pass. hyper: not read.
         Returns: [B, T, D] and, with `return_weights`, `decoder_self_attention` [L, B, N, T, T].
         """
         length = batch["decoder_inputs"].shape[1]
@@ -58,7 +58,7 @@ class DecoderOnly(ModelModule):
         positions = sequence_positions(self.config, batch, "targets", length)
         x = self.embedding(batch["decoder_inputs"])  # [B, T] -> [B, T, D]
         x = self.decoder_embedder(x, positions, fold_dropout(dropout, self.config.num_decoder_layers))
-        x, weights = self.decoder(x, positions, mask, dropout, is_token=counted_targets(batch), hyper=hyper)
+        x, weights = self.decoder(x, positions, mask, dropout, is_token=counted_targets(batch))
         return Features(x, {f"decoder_{name}": w for name, w in weights.items()})
 
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:

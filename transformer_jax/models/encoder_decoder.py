@@ -78,12 +78,12 @@ class EncoderDecoder(ModelModule):
           batch: `inputs` [B, S], `inputs_mask` and `decoder_inputs` [B, T]; optionally `types` [B, S]; for packed rows
             also segment ids and positions of source and target. With a learned table, positions must be below
             `max_length`; this is not checked.
-          dropout: None for a deterministic pass. hyper: as in `Architecture`.
+          dropout: None for a deterministic pass. hyper: not read.
         Returns: [B, T, D] and, with `return_weights`, the attention weights
           `encoder_self_attention` [L, B, N, S, S], `decoder_self_attention` [L, B, N, T, T] and
           `decoder_cross_attention` [L, B, N, T, S].
         """
-        memory, memory_mask, encoder_weights = self.encode(batch, fold_dropout(dropout, Side.ENCODER), hyper)
+        memory, memory_mask, encoder_weights = self.encode(batch, fold_dropout(dropout, Side.ENCODER))
         length, dropout = batch["decoder_inputs"].shape[1], fold_dropout(dropout, Side.DECODER)
         # Padding stands after all tokens of a row, so the causal mask hides it.
         mask, segments = causal_mask(length), batch.get("targets_segment_ids")
@@ -93,13 +93,11 @@ class EncoderDecoder(ModelModule):
         positions = sequence_positions(self.config, batch, "targets", length)
         x = self.embedding(batch["decoder_inputs"])  # [B, T] -> [B, T, D]
         x = self.decoder_embedder(x, positions, fold_dropout(dropout, self.config.num_decoder_layers))
-        x, decoder_weights = self.decoder(
-            x, positions, mask, dropout, memory, memory_mask, counted_targets(batch), hyper
-        )
+        x, decoder_weights = self.decoder(x, positions, mask, dropout, memory, memory_mask, counted_targets(batch))
         weights = {f"encoder_{name}": w for name, w in encoder_weights.items()}
         return Features(x, weights | {f"decoder_{name}": w for name, w in decoder_weights.items()})
 
-    def encode(self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None) -> Encoded:
+    def encode(self, batch: Batch, dropout: Dropout | None = None) -> Encoded:
         """Return the encoder's output [B, S, D], the mask of its tokens, and its attention weights."""
         ids, is_token, segments = batch["inputs"], batch.get("inputs_mask"), batch.get("inputs_segment_ids")
         mask = None if is_token is None else padding_mask(is_token)
@@ -109,7 +107,7 @@ class EncoderDecoder(ModelModule):
         x = self.encoder_embedder(
             x, positions, fold_dropout(dropout, self.config.num_encoder_layers), batch.get("types")
         )
-        x, weights = self.encoder(x, positions, own, dropout, is_token=is_token, hyper=hyper)
+        x, weights = self.encoder(x, positions, own, dropout, is_token=is_token)
         return Encoded(x, mask, weights)
 
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:

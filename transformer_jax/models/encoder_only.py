@@ -57,7 +57,7 @@ class EncoderOnly(ModelModule):
         Args:
           batch: `inputs` [B, S], or images [B, height, width, channels] uint8; optionally `inputs_mask` [B, S] and
             `types` [B, S]; for packed rows also `inputs_segment_ids` and `inputs_positions`.
-          dropout: None for a deterministic pass. hyper: as in `Architecture`.
+          dropout: None for a deterministic pass. hyper: not read.
         Returns: [B, S, D] and, with `return_weights`, `encoder_self_attention` [L, B, N, S, S].
         """
         is_token, segments = batch.get("inputs_mask"), batch.get("inputs_segment_ids")
@@ -70,7 +70,7 @@ class EncoderOnly(ModelModule):
         x = self.encoder_embedder(
             x, positions, fold_dropout(dropout, self.config.num_encoder_layers), batch.get("types"), counted
         )
-        x, weights = self.encoder(x, positions, mask, dropout, is_token=counted, hyper=hyper)
+        x, weights = self.encoder(x, positions, mask, dropout, is_token=counted)
         return Features(x, {f"encoder_{name}": w for name, w in weights.items()})
 
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:

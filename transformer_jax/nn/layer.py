@@ -17,7 +17,7 @@ from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.feed_forwards import FEED_FORWARDS
 from transformer_jax.nn.kv_cache import KeyValue, LayerCache
 from transformer_jax.nn.layer_inputs import LayerInputs, LayerState, Site
-from transformer_jax.nn.layer_values import EQUAL, LayerValues, value_in
+from transformer_jax.nn.layer_values import EQUAL, LayerValues
 from transformer_jax.nn.mixers import MIXERS
 from transformer_jax.nn.residual import make_residual
 from transformer_jax.registry import Parts
@@ -80,7 +80,7 @@ class Layer(nn.Module):
         Args:
           dropout: of this layer. state: only in incremental decoding. Then x has the newest T tokens, inputs.mask
             covers the C slots of the caches, and inputs.memory is not read. values: of this layer, in place of those of
-            its config, where the layers of the stack differ or a training step has numbers as arguments.
+            its config, where the layers of the stack differ.
         Returns: the output; with `return_weights` the weights `self_attention` [B, N, T, T] and `cross_attention`
           [B, N, T, S]; and the state with the new tokens, None without a state.
         """
@@ -93,7 +93,7 @@ class Layer(nn.Module):
         else:
             mixed = (mixer.step if state.steps else mixer.read)(normed, inputs, state)
         weights: dict[str, Any] = {} if mixed.weights is None else {name: mixed.weights}
-        x = self._added(residual, x, mixed.output, fold_dropout(dropout, Site.SELF_ATTENTION_OUTPUT), inputs, values)
+        x = residual.after(x, mixed.output, fold_dropout(dropout, Site.SELF_ATTENTION_OUTPUT), inputs.is_token)
 
         if self.cross_attends:
             y = self.cross_attention_residual.before(x, inputs.is_token)
@@ -104,8 +104,8 @@ class Layer(nn.Module):
                 None,
                 fold_dropout(dropout, Site.CROSS_ATTENTION_WEIGHTS),
             )
-            x = self._added(
-                self.cross_attention_residual, x, y, fold_dropout(dropout, Site.CROSS_ATTENTION_OUTPUT), inputs, values
+            x = self.cross_attention_residual.after(
+                x, y, fold_dropout(dropout, Site.CROSS_ATTENTION_OUTPUT), inputs.is_token
             )
 
         name = FEED_FORWARDS[self.config.feed_forward].name
@@ -113,27 +113,12 @@ class Layer(nn.Module):
         num_norms = PARALLEL[self.config.parallel]
         y = normed if num_norms == 1 else residual.before(start if num_norms else x, inputs.is_token)
         y = feed_forward(y, fold_dropout(dropout, Site.FEED_FORWARD_HIDDEN), inputs.is_token)
-        x = self._added(residual, x, y, fold_dropout(dropout, Site.FEED_FORWARD_OUTPUT), inputs, values)
+        x = residual.after(x, y, fold_dropout(dropout, Site.FEED_FORWARD_OUTPUT), inputs.is_token)
         return LayerOutput(constrain(x, ACTIVATIONS), weights if self.return_weights else {}, mixed.state)
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeyValue:
         """Return the keys and values that this layer reads from the encoder's output, memory [B, S, D]."""
         return self.cross_attention.project_memory(memory)
-
-    def _added(
-        self,
-        residual: Any,
-        x: Activations,
-        y: Activations,
-        dropout: Dropout | None,
-        inputs: LayerInputs,
-        values: LayerValues,
-    ) -> Activations:
-        """Return the output of a sub-layer y joined with its input x, by the module around it."""
-        multiplier = value_in(self.config, values, "residual_multiplier")
-        if isinstance(multiplier, float) and multiplier == 1.0:  # modules from outside have no such argument
-            return residual.after(x, y, dropout, inputs.is_token)
-        return residual.after(x, y, dropout, inputs.is_token, multiplier)
 
     def _memory(self, inputs: LayerInputs, state: LayerState | None) -> KeyValue | LayerCache:
         if state is not None:

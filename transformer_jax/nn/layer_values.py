@@ -14,8 +14,6 @@ from transformer_jax.typing import Array
 LayerValues = Mapping[str, Array]
 """Values of the `per_layer` fields that differ between layers, by field: [L], or the scalars of one layer.
 
-A training step has the values of fields that are marked `hyper` here too, as scalars of all layers.
-
 A field that is not here has the value of the config; so a stack of equal layers has no arrays. Integers and truth
 values are int32, `NO_LIMIT` for None; floats are float32.
 """
@@ -38,5 +36,5 @@ def layer_values(configs: Sequence[ModelConfig]) -> LayerValues:
 
 
 def value_in(config: ModelConfig, values: LayerValues, name: str) -> Any:
-    """Return a `per_layer` or `hyper` field of one layer: from `values` if it is there, else from its config."""
+    """Return a `per_layer` field of one layer: from `values` if the layers of a stack differ, else from its config."""
     return values.get(name, getattr(config, name))

@@ -15,6 +15,7 @@ from transformer_jax.config import STACKS, ModelConfig
 from transformer_jax.nn import norms
 from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.dropout import Dropout, drop
+from transformer_jax.nn.model_numbers import number_of
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.registry import Parts
 from transformer_jax.typing import Activations, Array, Params
@@ -57,17 +58,10 @@ class Residual(nn.Module):
         return self.norm(x, is_token) if NORM_POSITIONS[self.config.norm_position].before else x
 
     def after(
-        self,
-        x: Activations,
-        y: Activations,
-        dropout: Dropout | None,
-        is_token: Bool[Array, "B T"] | None = None,
-        multiplier: Array | float | None = None,
+        self, x: Activations, y: Activations, dropout: Dropout | None, is_token: Bool[Array, "B T"] | None = None
     ) -> Activations:
-        """Add the sub-layer's output y [B, T, D] to its input x [B, T, D]; `is_token` as in `Norm`.
-
-        Args: multiplier: `model.residual_multiplier`, which may be traced; None: 1.
-        """
+        """Add the sub-layer's output y [B, T, D] to its input x [B, T, D]; `is_token` as in `Norm`."""
+        multiplier = number_of(self.config, "residual_multiplier")
         place = NORM_POSITIONS[self.config.norm_position]
         y = self.output_norm(y, is_token) if place.inside else y
         y = y if self.scale is None else y * jnp.broadcast_to(self.scale, y.shape).astype(y.dtype)

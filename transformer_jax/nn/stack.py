@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -141,13 +141,11 @@ class Stack(nn.Module):
         memory: Float[Array, "B S D"] | None = None,
         memory_mask: AttentionMask | None = None,
         is_token: Bool[Array, "B T"] | None = None,
-        hyper: Mapping[str, Any] | None = None,
     ) -> Features:
         """Map embedded tokens x [B, T, D] to [B, T, D], and return attention weights [L, B, N, T, S] by name.
 
         Args:
-          positions: [B, T] or [1, T] int32; memory: [B, S, D]. is_token: [B, T], as in `Norm`. hyper: values of fields
-            that are marked `hyper`, in place of those of the config; None of a feature that is off.
+          positions: [B, T] or [1, T] int32; memory: [B, S, D]. is_token: [B, T], as in `Norm`.
         """
         inputs = LayerInputs(positions, mask, self._bias(positions, positions), memory, memory_mask, is_token)
         if self.is_initializing():
@@ -156,19 +154,15 @@ class Stack(nn.Module):
             for name in dict.fromkeys(self.folders):
                 x, weights = getattr(self, name)(x, inputs)
         else:
-            given = {name: value for name, value in (hyper or {}).items() if value is not None}
-            x, weights = self._applied(x, inputs, dropout, given)
+            x, weights = self._applied(x, inputs, dropout)
         return Features(self._finished(x, fold_dropout(dropout, self.num_layers + 1), is_token), weights)
 
     def _applied(
-        self, x: Activations, inputs: LayerInputs, dropout: Dropout | None, given: LayerValues
+        self, x: Activations, inputs: LayerInputs, dropout: Dropout | None
     ) -> tuple[Activations, dict[str, Array]]:
         """Return the output of all layers, and their attention weights; keep what they collect in training.
 
         Weights are [L', ...], of the L' layers that have them, in order.
-
-        Args:
-          given: values of all layers, scalars.
         """
         mutable = [COLLECTED] if is_collecting(self) else []
         start = x
@@ -183,7 +177,7 @@ class Stack(nn.Module):
         ) -> tuple[Activations, Any]:
             x = _with_input(x, start, lambdas)
             output, collected = self._block(config).apply(
-                {"params": params}, x, inputs, fold_dropout(dropout, index), values={**given, **values}, mutable=mutable
+                {"params": params}, x, inputs, fold_dropout(dropout, index), values=values, mutable=mutable
             )
             return output.x, (output.weights, collected)
 
