@@ -425,7 +425,7 @@ def test_all_problems_are_reported_at_once():
             "  - data=5: expected a section of fields",
             "  - seed=-3: expected at least 0",
             "  - model.emb_dim='wide': expected int, got str",
-            "  - model.norm='layer_norm': expected one of layernorm, rmsnorm, batchnorm, none, or MODULE:OBJECT (did "
+            "  - model.norm='layer_norm': expected one of layernorm, rmsnorm, batchnorm, dyt, none, or MODULE:OBJECT (did "
             "you mean 'layernorm'?)",
             "  - optimizer.beta1=2.0: expected less than 1.0",
         ]
@@ -485,6 +485,7 @@ def test_every_derived_default_can_be_overridden():
         "model.value_head_dim": 6,
         "model.mlp_dim": 100,
         "model.attention_window": 9,
+        "model.output_logit_cap": 30.0,
         "model.embedding_dropout_rate": 0.05,
         "optimizer.learning_rate": 0.01,
         "optimizer.decay_steps": 12,

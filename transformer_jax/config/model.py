@@ -325,7 +325,7 @@ class ModelConfig:
         evaluated=True,
         read_by=_OVER_VOCABULARY,
     )
-    output_logit_cap: float | None = number(
+    output_logit_cap: DerivedFloat = number(
         None,
         "bound the logits z over the vocabulary by this cap c: c tanh(z / c); default: no bound; 30 in Gemma 2",
         1e-6,
