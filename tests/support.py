@@ -51,7 +51,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "output_bias": (False, True),
     "scale_embeddings": (True, False),
     "scale_logits": (False, True),
-    "embedding_multiplier": (1.0, 3.0),
+    "embedding_multiplier": (1.0, 0.5),
     "logits_multiplier": (1.0, 0.5),
     "output_logit_cap": (None, 2.0),
     "embedding_norm": (False, True),

@@ -9,7 +9,9 @@ from transformer_jax.models.architecture import parameter_axes
 from transformer_jax.parallel.launchers import make_launcher
 
 LAUNCHERS = ["jit", "shard_map", "pmap"]
+OUTPUTS = {"training.z_loss": 0.1, "model.output_logit_cap": 3.0, "model.logits_multiplier": 0.7}
 PRE = {
+    **OUTPUTS,
     "model.norm_position": "pre",
     "model.norm": "rmsnorm",
     "model.position_encoding": "learned",
@@ -44,7 +46,7 @@ MESHES = {
     },
     "4 x 1 x 2, pre, rmsnorm, rotary, grouped, untied": {
         **{"parallel.tensor": 2, "model.norm_position": "pre", "model.norm": "rmsnorm", "model.num_kv_heads": 2},
-        **{"model.position_encoding": "rotary", "model.tie_output": False, "model.share_embeddings": False},
+        **{"model.position_encoding": "rotary", "model.tie_output": False, "model.share_embeddings": False, **OUTPUTS},
     },
     "2 x 2 x 2, none, scanned, in parts": {
         **{"parallel.fsdp": 2, "parallel.tensor": 2, "model.position_encoding": "none"},

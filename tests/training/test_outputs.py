@@ -15,8 +15,9 @@ from training_support import distance, small_config, start, uneven_batch
 from transformer_jax.config import TaskConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.nn.collected import ROWS_AXIS, over_devices
-from transformer_jax.tasks.metrics.cross_entropy import z_loss_summed
+from transformer_jax.tasks.metrics.cross_entropy import CROSS_ENTROPY_SUMS, z_loss_summed
 from transformer_jax.tasks.task import TASKS, training_metrics
+from transformer_jax.tasks.trained.loss_sums import loss_sums, split_for_evaluation
 from transformer_jax.training import step
 from transformer_jax.training.hyper import split
 from transformer_jax.training.stepper import stacked
@@ -67,6 +68,13 @@ def test_the_numbers_of_a_step_are_those_of_the_model_of_the_config():
     assert {name: float(found[name]) for name in expected} == pytest.approx(
         {name: float((batch["weights"] * x).sum()) for name, x in expected.items()}, rel=1e-5
     )
+
+
+def test_an_evaluation_has_the_same_logits_and_no_z_loss():
+    static, hyper = split_for_evaluation(CONFIG)
+    found = loss_sums(static, params(), uneven_batch(), hyper)
+    assert {*found} == {*CROSS_ENTROPY_SUMS}
+    assert float(found["nll"]) == pytest.approx(float(whole().sums["nll"]), rel=1e-6)
 
 
 def test_the_gradient_is_that_of_both_losses():
