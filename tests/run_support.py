@@ -96,7 +96,7 @@ _LAUNCHERS: dict[Any, Any] = {}
 
 def _make_launcher(config: ExperimentConfig, step: Any, parameter_axes: Any) -> Any:
     """`make_launcher`, which compiles every program only once per process."""
-    static, hyper = split(config)
+    [static], hyper = step.args, split(config).hyper
     key = static, jax.tree.structure(hyper), config.parallel, config.data.row_multiple
     if key not in _LAUNCHERS:
         _LAUNCHERS[key] = launchers.make_launcher(config, step, parameter_axes)

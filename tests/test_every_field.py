@@ -349,7 +349,8 @@ def events(corpus, **fields):
     launcher = _fake(
         Jit, mesh=None, step=lambda state, batch, hyper: (state, metrics), local_rows=lambda rows: slice(rows)
     )
-    stepper = SingleStepper(launcher, state, split_config(ExperimentConfig().resolved())[1])
+    monitoring = _fake(Jit, step=lambda state, batch, hyper: (state, metrics | {"monitor/stream_rms_decoder_0": 1.0}))
+    stepper = SingleStepper(launcher, state, split_config(ExperimentConfig().resolved())[1], monitoring)
     progress = Progress(0, 12, shown=False)
     loop.run_loop([TrainingSession(parts, log, progress, {})], stepper, 0, progress)
     return seen
@@ -387,6 +388,7 @@ def static(corpus, **fields):
 TRAINING = {
     "num_train_steps": (events, 12, 13),
     "log_every_steps": (events, 4, 5),
+    "monitor_every_steps": (events, 4, 5),
     "eval_every_steps": (events, 4, 5),
     "checkpoint_every_steps": (events, 4, 5),
     "patience": (events, 0, 1),

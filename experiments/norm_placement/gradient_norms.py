@@ -86,7 +86,7 @@ def _norms(model: ModelConfig, task: TaskConfig, label_smoothing: float) -> Any:
 
         def loss(kernels: Mapping[str, Any]) -> Any:
             replaced: dict[str, Any] = {side: _with_kernel(params[side], kernels[side]) for side in sides}
-            sums, _ = training_pass(
+            sums, _, _ = training_pass(
                 module, {**params, **replaced}, lambda model: TASKS[task.name].loss(task, model, batch, None, hyper)
             )
             return sums["loss"] / sums["weight"]

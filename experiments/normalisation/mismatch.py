@@ -60,7 +60,9 @@ def statistics_mismatch(scorer: Scorer, split: str, num_batches: int = 32) -> di
     @jax.jit
     def both(batch: Any) -> Any:
         """Return the sums with the statistics of the batch, those with running averages, and the statistics."""
-        own, collected = training_pass(module, params, lambda model: task.loss(static.task, model, batch, None, hyper))
+        own, collected, _ = training_pass(
+            module, params, lambda model: task.loss(static.task, model, batch, None, hyper)
+        )
         running = task.loss(static.task, Model(module, params), batch, None, hyper)
         return own, running, statistics_of(collected)
 

@@ -203,7 +203,7 @@ def test_parts_and_devices_add_their_rows(monkeypatch):
     def loss(static: Any, params: Any, part: Any, *args: Any) -> BatchLoss:
         value = (part["weights"] * (params["kernel"] - part["targets"]) ** 2).sum()
         sums = {"loss": value, "nll": value, "correct": value, "weight": part["weights"].sum()}
-        return BatchLoss(value, sums, {})
+        return BatchLoss(value, sums, {}, {})
 
     def of_device(part: Any) -> Any:
         params = {"kernel": jnp.float32(1.0)}

@@ -332,6 +332,14 @@ class TrainingConfig:
         switch=True,
     )
     log_every_steps: int = number(100, "updates between two lines of metrics", 1, bookkeeping=True)
+    monitor_every_steps: int | None = number(
+        None,
+        "updates between two that log values of every layer, such as the size of its output; training/monitor.py. None "
+        "or 0: never",
+        0,
+        MAX_STEPS,
+        rounding=True,
+    )
     eval_every_steps: int = number(
         1000, "updates between two validations, on the split `valid`", 1, bookkeeping={"training.patience": 0}
     )
@@ -372,6 +380,11 @@ class TrainingConfig:
             parse_trackers(self.trackers)
         except ValueError as error:
             yield f"trackers={self.trackers!r}: {error}"
+        if (self.monitor_every_steps or 0) > self.num_train_steps:
+            yield (
+                f"monitor_every_steps={self.monitor_every_steps} is more than num_train_steps={self.num_train_steps}: "
+                "no update would be monitored"
+            )
         for name in ("new_head", "new_parameters"):
             if getattr(self, name) and not self.init_from:
                 yield f"{name}=True has no effect without init_from, because all parameters are new anyway"

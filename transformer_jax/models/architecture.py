@@ -24,6 +24,7 @@ from transformer_jax.nn.batch_norm import initial_running, statistics_of
 from transformer_jax.nn.collected import COLLECTED, added
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.mixers import MIXERS
+from transformer_jax.nn.monitored import MONITORED, joined
 from transformer_jax.nn.residual import scaled_initial
 from transformer_jax.nn.stack import Features
 from transformer_jax.registry import Registry
@@ -185,12 +186,13 @@ class Model(NamedTuple):
     """A module with its parameters; a task computes its loss with it.
 
     params: in evaluation, with the running averages of norms (`TrainState.evaluated`). receive: None, or in training
-    what gets the sums that the blocks of a pass collected; see `training_pass`.
+    what gets the collections of a pass by name; see `training_pass`. collections: the names.
     """
 
     module: nn.Module
     params: Params
-    receive: Callable[[Params], None] | None = None
+    receive: Callable[[Mapping[str, Params]], None] | None = None
+    collections: tuple[str, ...] = (COLLECTED,)
 
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
@@ -205,27 +207,39 @@ class Model(NamedTuple):
     def _apply(self, method: str, *args: Any) -> Any:
         if self.receive is None:
             return self.module.apply({"params": self.params}, *args, method=method)
-        result, variables = self.module.apply({"params": self.params}, *args, method=method, mutable=[COLLECTED])
-        self.receive(variables.get(COLLECTED, {}))
+        result, variables = self.module.apply(
+            {"params": self.params}, *args, method=method, mutable=list(self.collections)
+        )
+        self.receive(variables)
         return result
 
 
 class TrainingPass(NamedTuple):
-    """The result of a function of a model, and the sums that the model's blocks collected (nn/collected.py)."""
+    """The result of a function of a model, and what the model's blocks have stored.
+
+    collected: sums (nn/collected.py). monitored: the values of a monitored step (nn/monitored.py), else empty.
+    """
 
     result: Any
     collected: Params
+    monitored: Params
 
 
-def training_pass(module: nn.Module, params: Params, function: Callable[[Model], Any]) -> TrainingPass:
-    """Return function(model), whose passes are those of training, and what their blocks collected, added over passes.
+def training_pass(
+    module: nn.Module, params: Params, function: Callable[[Model], Any], monitors: bool = False
+) -> TrainingPass:
+    """Return function(model), whose passes are those of training, and what their blocks stored, joined over passes.
 
     Args:
-      params: as the optimizer changes them, without running averages.
+      params: as the optimizer changes them, without running averages. monitors: whether the step is a monitored one.
     """
-    collected: list[Params] = []
-    result = function(Model(module, params, collected.append))
-    return TrainingPass(result, functools.reduce(added, collected, {}))
+    passes: list[Mapping[str, Params]] = []
+    result = function(Model(module, params, passes.append, (COLLECTED, MONITORED) if monitors else (COLLECTED,)))
+    return TrainingPass(
+        result,
+        functools.reduce(added, (stored.get(COLLECTED, {}) for stored in passes), {}),
+        functools.reduce(joined, (stored.get(MONITORED, {}) for stored in passes), {}),
+    )
 
 
 def init_params(config: ModelConfig, seed: int | Array, head: nn.Module | None = None) -> Params:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+from jax.scipy.special import entr
+from jaxtyping import Bool, Float
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.attention_kernels import choose, library_attention
@@ -19,6 +21,7 @@ from transformer_jax.nn.layer_inputs import LayerInputs, LayerState, Mixed, Site
 from transformer_jax.nn.layer_values import EQUAL, LayerValues, value_in
 from transformer_jax.nn.linear import Linear, fused, product_float32
 from transformer_jax.nn.masks import AttentionMask, window_mask
+from transformer_jax.nn.monitored import Largest, is_monitored, mean_over_tokens, monitor
 from transformer_jax.nn.norms import HeadNorm, rms_norm
 from transformer_jax.nn.positions import ENCODINGS
 from transformer_jax.nn.softmax import masked_softmax
@@ -63,6 +66,20 @@ def dot_product_attention(
       dropout: drops attention weights.
     Returns: output [B, T, N, Hv] and the weights before dropout [B, N, T, S], both in the type of query.
     """
+    B, T, N, _ = query.shape
+    S, K = key.shape[1:3]
+    logits = attention_logits(query, key, bias, scale)
+    weights = masked_softmax(logits, mask).astype(query.dtype)  # [B, N, T, S]
+    kept = drop(weights, dropout, "attention").reshape(B, K, N // K * T, S)
+    output = kept @ jnp.swapaxes(value, 1, 2)  # [B, K, G T, Hv]
+    output = jnp.moveaxis(output.reshape(B, K, N // K, T, value.shape[-1]), 3, 1)  # [B, T, K, G, Hv]
+    return Attended(output.reshape(B, T, N, value.shape[-1]), weights)
+
+
+def attention_logits(
+    query: Heads, key: Float[Array, "B S K H"], bias: Bias | None = None, scale: float = 1.0
+) -> Float[Array, "B N T S"]:
+    """Return scale * Q K^T + bias for every head, float32; arguments as in `dot_product_attention`."""
     B, T, N, H = query.shape
     S, K = key.shape[1:3]
     # One matrix product for every row and key head, whose operands lie together in memory: XLA's CPU compiler computes
@@ -70,13 +87,7 @@ def dot_product_attention(
     queries = (query * jnp.asarray(scale, query.dtype)).reshape(B, T, K, N // K, H)
     queries = jnp.moveaxis(queries, 1, 3).reshape(B, K, N // K * T, H)  # [B, T, K, G, H] -> [B, K, G T, H]
     logits = product_float32("bkqh,bksh->bkqs", queries, jnp.swapaxes(key, 1, 2)).reshape(B, N, T, S)
-    if bias is not None:
-        logits = logits + bias
-    weights = masked_softmax(logits, mask).astype(query.dtype)  # [B, N, T, S]
-    kept = drop(weights, dropout, "attention").reshape(B, K, N // K * T, S)
-    output = kept @ jnp.swapaxes(value, 1, 2)  # [B, K, G T, Hv]
-    output = jnp.moveaxis(output.reshape(B, K, N // K, T, value.shape[-1]), 3, 1)  # [B, T, K, G, Hv]
-    return Attended(output.reshape(B, T, N, value.shape[-1]), weights)
+    return logits if bias is None else logits + bias
 
 
 QK_NORMS: dict[str, Callable[[Array, Array, float], Array] | None] = {"none": None, "rms": rms_norm}
@@ -150,11 +161,14 @@ class MultiHeadAttention(nn.Module):
         mask: AttentionMask | None,
         bias: Bias | None,
         dropout: Dropout | None,
+        is_token: Bool[Array, "B T"] | None = None,
+        first: Bool[Array, "#B S"] | None = None,
     ) -> Attended:
         """Let queries attend to tokens: those of their own sequence, of a memory, or of a cache.
 
         Args:
           query: [B, T, N, H]; tokens: S keys and values, or C slots of a cache; bias: broadcastable to [B, N, T, S].
+          is_token, first: of a monitored step; the queries that count, and the first keys of texts (`_monitor`).
         Returns: [B, T, D] and, with `return_weights`, weights [B, N, T, S]; None for a cache.
         """
         allowed = None if mask is None else mask.allowed
@@ -167,10 +181,46 @@ class MultiHeadAttention(nn.Module):
             returns_weights=self.return_weights,
             drops_weights=dropout is not None and dropout.rates.attention is not None,
         ).name
+        weights = None
         if kernel != "reference":
-            return Attended(self.out(library_attention(query, *tokens, mask, bias, scale, kernel)), None)
-        heads, weights = dot_product_attention(query, *tokens, allowed, bias, scale, dropout)
+            heads = library_attention(query, *tokens, mask, bias, scale, kernel)
+        else:
+            heads, weights = dot_product_attention(query, *tokens, allowed, bias, scale, dropout)
+        if is_monitored(self):
+            query, key, value = jax.lax.stop_gradient((query, *tokens))
+            if weights is None:
+                weights = dot_product_attention(query, key, value, allowed, bias, scale).weights
+            assert weights is not None, "the reference returns its weights"
+            self._monitor(attention_logits(query, key, bias, scale), weights, allowed, is_token, first)
         return Attended(self.out(heads), weights if self.return_weights else None)
+
+    def _monitor(
+        self,
+        logits: Float[Array, "B N T S"],
+        weights: Weights,
+        allowed: Mask | None,
+        is_token: Bool[Array, "B T"] | None,
+        first: Bool[Array, "#B S"] | None,
+    ) -> None:
+        """Store the largest logit, and the means over heads of entropy and weight on the first key of a text.
+
+        Queries that are no tokens, or that may attend to nothing, do not count.
+
+        Args:
+          allowed: as in `AttentionMask`; None: all pairs. first: the first keys of texts; None: the first key that a
+            query may attend to.
+        """
+        B, _, T, S = logits.shape
+        pairs = jnp.broadcast_to(True if allowed is None else allowed, (B, 1, T, S))
+        if is_token is not None:
+            pairs = pairs & is_token[:, None, :, None]
+        monitor(self, "largest_logit", Largest(jnp.where(pairs, jax.lax.stop_gradient(logits), -jnp.inf).max()))
+        weights = jax.lax.stop_gradient(weights).astype(jnp.float32)
+        counted = pairs.any(-1)[:, 0]  # [B, T]
+        monitor(self, "entropy", mean_over_tokens(entr(weights).sum(-1).mean(1), counted))
+        is_first = pairs & (jnp.cumsum(pairs, -1) == 1) if first is None else first[:, None, None]
+        on_first = jnp.where(is_first, weights, 0.0).sum(-1).mean(1)
+        monitor(self, "first_weight", mean_over_tokens(on_first, counted))
 
 
 class SelfAttention(MultiHeadAttention):
@@ -189,6 +239,8 @@ class SelfAttention(MultiHeadAttention):
             self._mask(inputs, values),
             inputs.bias,
             fold_dropout(dropout, Site.SELF_ATTENTION_WEIGHTS),
+            inputs.is_token,
+            inputs.positions == 0 if is_monitored(self) else None,
         )
         return Mixed(output, weights=weights)
 

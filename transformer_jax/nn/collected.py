@@ -57,8 +57,17 @@ def added(one: Params, other: Params) -> Params:
 
 def over_devices(sums: Sums) -> Sums:
     """Return a tree of sums, added over the devices of ROWS_AXIS; unchanged in a program that sees all rows."""
+    return jax.lax.psum(sums, ROWS_AXIS) if _divides_rows() else sums
+
+
+def largest_of_devices(x: Array) -> Array:
+    """Return the maximum over the devices of ROWS_AXIS; unchanged in a program that sees all rows."""
+    return jax.lax.pmax(x, ROWS_AXIS) if _divides_rows() else x
+
+
+def _divides_rows() -> bool:
     try:
         jax.lax.axis_size(ROWS_AXIS)
     except NameError:  # JAX: unbound axis name
-        return sums
-    return jax.lax.psum(sums, ROWS_AXIS)
+        return False
+    return True

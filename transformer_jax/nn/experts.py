@@ -42,6 +42,7 @@ from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.initialisation import KernelInit, kernel_init, residual_kernel_init
 from transformer_jax.nn.linear import linear
+from transformer_jax.nn.monitored import Mean, Shares, is_monitored, monitor
 from transformer_jax.typing import Activations, Array
 
 BALANCE = "balance_loss"
@@ -151,6 +152,11 @@ class Experts(nn.Module):
         activation, flat = ACTIVATIONS[self.config.activation], x.reshape(-1, x.shape[-1])
         hidden = self.hidden(flat)  # [B T, D] -> [B T, E, F]
         hidden = activation.hidden(hidden, self.gate(flat) if activation.gated else None)
+        if is_monitored(self):
+            chosen = (is_chosen if is_token is None else is_chosen & is_token[..., None]).astype(jnp.float32)
+            nonzero = (hidden != 0).mean(-1).reshape(chosen.shape)  # [B, T, E]
+            monitor(self, "nonzero", Mean((nonzero * chosen).sum(), chosen.sum()))
+            monitor(self, "load", Shares(chosen.sum((0, 1))))
         hidden = drop(hidden.reshape(*x.shape[:2], *hidden.shape[1:]), dropout, "activation")
         hidden = hidden.reshape(-1, *hidden.shape[2:])
         return self.out.mixed(hidden, weights.reshape(-1, weights.shape[-1])).reshape(x.shape)

@@ -15,6 +15,7 @@ from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.initialisation import kernel_init, residual_kernel_init
 from transformer_jax.nn.linear import Linear, fused
+from transformer_jax.nn.monitored import is_monitored, mean_over_tokens, monitor
 from transformer_jax.registry import Parts
 from transformer_jax.typing import Activations, Array
 
@@ -158,13 +159,15 @@ class FeedForward(nn.Module):
     def __call__(
         self, x: Activations, dropout: Dropout | None, is_token: Bool[Array, "B T"] | None = None
     ) -> Activations:
-        """Map x [B, T, D] to [B, T, D]; `is_token` is not read."""
+        """Map x [B, T, D] to [B, T, D]; `is_token`: the tokens that a monitored step counts, None for all."""
         activation = ACTIVATIONS[self.config.activation]
         if activation.gated:
             gate, linear = fused(x, [self.gate, self.hidden])
             hidden = activation.hidden(linear, gate)
         else:
             hidden = activation.hidden(self.hidden(x))
+        if is_monitored(self):
+            monitor(self, "nonzero", mean_over_tokens((hidden != 0).mean(-1), is_token))
         return self.out(drop(hidden, dropout, "activation"))
 
 

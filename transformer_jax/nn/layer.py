@@ -19,6 +19,7 @@ from transformer_jax.nn.kv_cache import KeyValue, LayerCache
 from transformer_jax.nn.layer_inputs import LayerInputs, LayerState, Site
 from transformer_jax.nn.layer_values import EQUAL, LayerValues
 from transformer_jax.nn.mixers import MIXERS
+from transformer_jax.nn.monitored import is_monitored, monitor, rms
 from transformer_jax.nn.residual import make_residual
 from transformer_jax.registry import Parts
 from transformer_jax.typing import Activations, Array
@@ -93,6 +94,7 @@ class Layer(nn.Module):
         else:
             mixed = (mixer.step if state.steps else mixer.read)(normed, inputs, state)
         weights: dict[str, Any] = {} if mixed.weights is None else {name: mixed.weights}
+        self._monitor(f"{name}_rms", mixed.output, inputs)
         x = residual.after(x, mixed.output, fold_dropout(dropout, Site.SELF_ATTENTION_OUTPUT), inputs.is_token)
 
         if self.cross_attends:
@@ -103,7 +105,9 @@ class Layer(nn.Module):
                 inputs.memory_mask,
                 None,
                 fold_dropout(dropout, Site.CROSS_ATTENTION_WEIGHTS),
+                inputs.is_token,
             )
+            self._monitor("cross_attention_rms", y, inputs)
             x = self.cross_attention_residual.after(
                 x, y, fold_dropout(dropout, Site.CROSS_ATTENTION_OUTPUT), inputs.is_token
             )
@@ -113,12 +117,19 @@ class Layer(nn.Module):
         num_norms = PARALLEL[self.config.parallel]
         y = normed if num_norms == 1 else residual.before(start if num_norms else x, inputs.is_token)
         y = feed_forward(y, fold_dropout(dropout, Site.FEED_FORWARD_HIDDEN), inputs.is_token)
+        self._monitor(f"{name}_rms", y, inputs)
         x = residual.after(x, y, fold_dropout(dropout, Site.FEED_FORWARD_OUTPUT), inputs.is_token)
+        self._monitor("stream_rms", x, inputs)
         return LayerOutput(constrain(x, ACTIVATIONS), weights if self.return_weights else {}, mixed.state)
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeyValue:
         """Return the keys and values that this layer reads from the encoder's output, memory [B, S, D]."""
         return self.cross_attention.project_memory(memory)
+
+    def _monitor(self, name: str, x: Activations, inputs: LayerInputs) -> None:
+        """Store the root mean square of x [B, T, D] in a monitored step."""
+        if is_monitored(self):
+            monitor(self, name, rms(x, inputs.is_token))
 
     def _memory(self, inputs: LayerInputs, state: LayerState | None) -> KeyValue | LayerCache:
         if state is not None:

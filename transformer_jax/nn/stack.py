@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from transformer_jax.config import LAYERS, ModelConfig, layer_configs, layer_folder
 from transformer_jax.nn import layer, norms
 from transformer_jax.nn.axes import Axes
-from transformer_jax.nn.collected import COLLECTED, is_collecting
+from transformer_jax.nn.collected import COLLECTED
 from transformer_jax.nn.dropout import Dropout, drop, fold_dropout
 from transformer_jax.nn.kv_cache import LayerCache, cache_layout
 from transformer_jax.nn.layer import Layer
@@ -22,6 +22,7 @@ from transformer_jax.nn.layer_runs import in_order, runs, strided
 from transformer_jax.nn.layer_values import LayerValues, layer_values
 from transformer_jax.nn.masks import AttentionMask
 from transformer_jax.nn.mixers import MIXERS
+from transformer_jax.nn.monitored import MONITORED, is_monitored, monitor, rms
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import ENCODINGS
 from transformer_jax.nn.residual import has_final_norm
@@ -154,6 +155,8 @@ class Stack(nn.Module):
             for name in dict.fromkeys(self.folders):
                 x, weights = getattr(self, name)(x, inputs)
         else:
+            if is_monitored(self):
+                monitor(self, "embedded_rms", rms(x, is_token))
             x, weights = self._applied(x, inputs, dropout)
         return Features(self._finished(x, fold_dropout(dropout, self.num_layers + 1), is_token), weights)
 
@@ -164,7 +167,7 @@ class Stack(nn.Module):
 
         Weights are [L', ...], of the L' layers that have them, in order.
         """
-        mutable = [COLLECTED] if is_collecting(self) else []
+        mutable = [name for name in (COLLECTED, MONITORED) if self.is_mutable_collection(name)]
         start = x
 
         def layer(
@@ -218,15 +221,16 @@ class Stack(nn.Module):
         )
 
     def _kept(self, found: Sequence[tuple[Sequence[int], Any]]) -> dict[str, Array]:
-        """Return the attention weights of all layers by name, and store what the layers have collected, by kind.
+        """Return the attention weights of all layers by name, and store what the layers have stored, by kind.
 
         Args:
-          found: numbers of layers, with their weights and what they have collected.
+          found: numbers of layers, with their weights and their collections.
         """
         for name in dict.fromkeys(self.folders):
             of_kind = [(layers, collected) for layers, (_, collected) in found if self.folders[layers[0]] == name]
-            for key, value in in_order(of_kind).get(COLLECTED, {}).items():
-                getattr(self, name).put_variable(COLLECTED, key, value)
+            for collection, stored in in_order(of_kind).items():
+                for key, value in stored.items():
+                    getattr(self, name).put_variable(collection, key, value)
         names = dict.fromkeys(name for _, (weights, _) in found for name in weights)
         return {n: in_order([(layers, w[n]) for layers, (w, _) in found if n in w]) for n in names}
 

@@ -1,6 +1,7 @@
 """Declarations of a study's figures: the metric or quantity that each shows. `report` draws them.
 
-A study without figures of its own gets `MetricByVariant` of its first metric and `Curves` of valid/loss.
+A study without figures of its own gets `MetricByVariant` of its first metric and `Curves` of valid/loss; and, if its
+trials log values of layers, `CurvesByLayer` of the size of their outputs.
 """
 
 from __future__ import annotations
@@ -67,6 +68,39 @@ class Curves:
             raise ConfigError(
                 f"figure Curves of '{self.quantity}': x='{self.x}': expected {', '.join(COSTS)}{nearest(self.x, COSTS)}"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class CurvesByLayer:
+    """A logged quantity of every layer against the step: a panel per variant, and a line per layer.
+
+    A line is the mean over the finished seeds, or over all seeds if none has finished. Trials have such quantities with
+    `training.monitor_every_steps`.
+
+    quantity: SPLIT/NAME of metrics.jsonl with `*` in place of the layer, as in monitor/stream_rms_decoder_*.
+    """
+
+    quantity: str
+    title: str = ""
+    log_y: bool = False
+
+    def __post_init__(self) -> None:
+        if self.quantity.count("*") != 1:
+            raise ConfigError(
+                f"figure CurvesByLayer: quantity '{self.quantity}': expected one '*' in place of the layer, as in "
+                "monitor/stream_rms_decoder_*"
+            )
+        _check_name("CurvesByLayer", self.quantity.replace("*", "0"))
+
+    @property
+    def name(self) -> str:
+        """Name of the quantity without the layer."""
+        return self.quantity.replace("_*", "").replace("*", "")
+
+    def layers(self, logged: Iterable[str]) -> dict[int, str]:
+        """Return the names of the logged quantities by layer, in order."""
+        found = _by_bin(self.quantity, logged)
+        return {int(layer): found[layer] for layer in sorted(filter(str.isdecimal, found), key=int)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +216,7 @@ class CustomFigure:
             raise ConfigError(f"figure CustomFigure '{self.title}': needs a title and an alt text")
 
 
-Figure = MetricByVariant | Curves | MetricByAxis | HeatMap | MetricByBin | CustomFigure
+Figure = MetricByVariant | Curves | CurvesByLayer | MetricByAxis | HeatMap | MetricByBin | CustomFigure
 
 
 def number_of(label: str) -> float:
@@ -199,8 +233,8 @@ def check_figures(figures: Iterable[Any], axes: Mapping[str, Iterable[str]]) -> 
     for figure in figures:
         if not isinstance(figure, Figure):
             raise ConfigError(
-                "figures: expected MetricByVariant, Curves, MetricByAxis, HeatMap, MetricByBin or CustomFigure, not "
-                f"{figure!r}"
+                "figures: expected MetricByVariant, Curves, CurvesByLayer, MetricByAxis, HeatMap, MetricByBin or "
+                f"CustomFigure, not {figure!r}"
             )
         if not isinstance(figure, MetricByAxis | HeatMap):
             continue

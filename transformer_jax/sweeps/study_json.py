@@ -17,13 +17,21 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.sweeps.contrasts import from_record, recorded
 from transformer_jax.sweeps.designs import Design
 from transformer_jax.sweeps.equal_sizes import EqualParameters
-from transformer_jax.sweeps.figures import Curves, CustomFigure, HeatMap, MetricByAxis, MetricByBin, MetricByVariant
+from transformer_jax.sweeps.figures import (
+    Curves,
+    CurvesByLayer,
+    CustomFigure,
+    HeatMap,
+    MetricByAxis,
+    MetricByBin,
+    MetricByVariant,
+)
 from transformer_jax.sweeps.study import NOWHERE, Axis, Metric, Range, Study
 from transformer_jax.sweeps.tuning import from_record as tuned_from_record
 from transformer_jax.sweeps.tuning import tuned_record
 from transformer_jax.trust import UntrustedError, check, reading
 
-_FIGURES = {cls.__name__: cls for cls in (MetricByVariant, Curves, MetricByAxis, HeatMap, MetricByBin)}
+_FIGURES = {cls.__name__: cls for cls in (MetricByVariant, Curves, CurvesByLayer, MetricByAxis, HeatMap, MetricByBin)}
 
 
 def declaration_of(study: Study) -> dict[str, Any]:

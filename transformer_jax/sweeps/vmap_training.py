@@ -36,7 +36,7 @@ from transformer_jax.training.set_up import (
 )
 from transformer_jax.training.start import Start
 from transformer_jax.training.state import state_template
-from transformer_jax.training.step import make_train_step
+from transformer_jax.training.step import make_train_step, monitored
 from transformer_jax.training.stepper import StackedStepper, TrialAxis, over_trials
 
 
@@ -130,7 +130,10 @@ def _train(
 def _stepper(members: Sequence[_Member], axis: TrialAxis) -> StackedStepper:
     states = [member.start.first_state(*member.split, _device()) for member in members]
     statics, hypers = zip(*(member.split for member in members), strict=True)
-    return StackedStepper(over_trials(make_train_step(statics[0]), axis), states, hypers)
+    monitoring = None
+    if members[0].config.training.monitor_every_steps:
+        monitoring = over_trials(make_train_step(monitored(statics[0])), axis)
+    return StackedStepper(over_trials(make_train_step(statics[0]), axis), states, hypers, monitoring)
 
 
 def _device() -> jax.sharding.SingleDeviceSharding:

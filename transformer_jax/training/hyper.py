@@ -75,6 +75,8 @@ class StaticConfig:
     accumulation_steps: int
     loss_chunks: int
     skip_nonfinite: bool
+    monitors: bool = False
+    """Whether the step is that of a monitored update; see training/monitor.py."""
 
 
 class SplitConfig(NamedTuple):

@@ -15,6 +15,7 @@ from transformer_jax.host.kill_points import kill_point
 from transformer_jax.trackers.tracker import Ending
 from transformer_jax.training.interruption import Interruption
 from transformer_jax.training.metric_window import InFlight
+from transformer_jax.training.monitor import is_monitored
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.session import TrainingSession
 from transformer_jax.training.stepper import Stepper
@@ -64,8 +65,9 @@ def run_loop(sessions: Sequence[TrainingSession], stepper: Stepper, step: int, p
         group.start(step)
         while group.active and stopped_by is None:
             batches = group.batches(step)
-            with progress.training(step + 1, *group.shape(step)):
-                metrics = stepper.step(batches)
+            monitored = group.monitors(step + 1)
+            with progress.training(step + 1, *group.shape(step, monitored)):
+                metrics = stepper.step(batches, monitored)
             step += 1
             in_flight.push(step, batches, metrics)
             kill_point("after_batch", step)
@@ -91,6 +93,15 @@ def run_loop(sessions: Sequence[TrainingSession], stepper: Stepper, step: int, p
                 f"the same command resumes from {'it' if one else 'them'}"
             )
     return group.outcomes
+
+
+class MonitoredShape(NamedTuple):
+    """The shape of a batch of a monitored step, which has a program of its own."""
+
+    shape: BatchShape
+
+    def __str__(self) -> str:
+        return f"{self.shape}, monitored"
 
 
 class _Group:
@@ -121,10 +132,15 @@ class _Group:
         plans = [session.parts.plan for session in self._sessions]
         return [plan.batch(step, self._stepper.local_rows(plan.shape(step).rows)) for plan in plans]
 
-    def shape(self, step: int) -> tuple[BatchShape, int]:
-        """Return the shape of the batches of a step, and the number of shapes; they are the same for all runs."""
-        plan = self._sessions[0].parts.plan
-        return plan.shape(step), len(plan.shapes)
+    def monitors(self, step: int) -> bool:
+        """Return whether an update is monitored; it is the same for all runs."""
+        return is_monitored(step, self._sessions[0].parts.config.monitor_every_steps)
+
+    def shape(self, step: int, monitored: bool) -> tuple[BatchShape | MonitoredShape, int]:
+        """Return the shape of the batches of a step, and the number of programs; they are the same for all runs."""
+        plan, every = self._sessions[0].parts.plan, self._sessions[0].parts.config.monitor_every_steps
+        shape = plan.shape(step)
+        return MonitoredShape(shape) if monitored else shape, len(plan.shapes) * (2 if every else 1)
 
     def record_metrics(self, step: int, batches: Sequence[Batch], metrics: Any) -> None:
         """Give each run its metrics of a step; end a run that raises TrainingError."""

@@ -59,7 +59,7 @@ def train(
             unit = TASKS[config.task.name].unit
             progress = Progress(step, parts.config.num_train_steps, unit, is_primary())
             session = TrainingSession(parts, log, progress, record)
-            stepper = SingleStepper(prepared.launcher, prepared.state, prepared.hyper)
+            stepper = SingleStepper(prepared.launcher, prepared.state, prepared.hyper, prepared.monitoring)
             [outcome] = run_loop([session], stepper, step, progress)
             if isinstance(outcome, TrainingError):
                 raise outcome

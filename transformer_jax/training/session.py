@@ -23,6 +23,7 @@ from transformer_jax.host.kill_points import kill_point
 from transformer_jax.parallel.processes import gathered
 from transformer_jax.readers import parse_json
 from transformer_jax.trackers.tracker import Ending
+from transformer_jax.training import monitor
 from transformer_jax.training.best_so_far import BestSoFar
 from transformer_jax.training.metric_log import MetricLog, NoLog
 from transformer_jax.training.metric_window import MetricWindow
@@ -90,8 +91,14 @@ class TrainingSession:
         return self.is_over(step) or step % self.parts.config.checkpoint_every_steps == 0
 
     def record_metrics(self, step: int, batch: Batch, metrics: Mapping[str, Any]) -> None:
-        """Add the metrics of a step; raises TrainingError if they are not finite and the config says to stop."""
-        self._window.record_metrics(step, batch, metrics)
+        """Add the metrics of a step, and log what a monitored one has found.
+
+        Raises TrainingError if they are not finite and the config says to stop.
+        """
+        own, monitored = monitor.parted(metrics)
+        if monitored:
+            self._log.write(step, monitor.SPLIT, {name: float(value) for name, value in monitored.items()})
+        self._window.record_metrics(step, batch, own)
 
     @property
     def latest_loss(self) -> float | None:

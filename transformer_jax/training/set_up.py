@@ -38,7 +38,7 @@ from transformer_jax.training.session import RunParts
 from transformer_jax.training.start import Start
 from transformer_jax.training.start_log import record_start
 from transformer_jax.training.state import TrainState, state_shapes, state_template
-from transformer_jax.training.step import make_train_step
+from transformer_jax.training.step import make_train_step, monitored
 from transformer_jax.typing import Params
 
 Validate = Callable[[Params], dict[str, Any]]
@@ -46,10 +46,14 @@ MakeValidate = Callable[[ExperimentConfig, Data], Validate]
 
 
 class SetUp(NamedTuple):
-    """A run before its first step; `record` is from the checkpoint that it resumes from, or empty."""
+    """A run before its first step; `record` is from the checkpoint that it resumes from, or empty.
+
+    monitoring: runs the monitored steps; None if there are none.
+    """
 
     parts: RunParts
     launcher: Launcher
+    monitoring: Launcher | None
     hyper: Hyper
     state: TrainState
     record: Mapping[str, Any]
@@ -60,7 +64,10 @@ def set_up(config: ExperimentConfig, directory: WorkDirectory, make_validate: Ma
     with errors_from_outside(config):
         check_implementations(config)
         static, hyper = split(config)
-        launcher = make_launcher(config, make_train_step(static), parameter_axes(config.model))
+        axes = parameter_axes(config.model)
+        launcher, monitoring = make_launcher(config, make_train_step(static), axes), None
+        if config.training.monitor_every_steps:
+            monitoring = make_launcher(config, make_train_step(monitored(static)), axes)
         shardings = launcher.shardings(state_shapes(static, hyper))
         with primary_first("opening the checkpoints"):
             store = open_store(config, directory)
@@ -75,7 +82,7 @@ def set_up(config: ExperimentConfig, directory: WorkDirectory, make_validate: Ma
         check_step(config, SplitConfig(static, hyper), parts.plan)
     state = start.first_state(static, hyper, shardings)
     describe(config, parts.plan, state.params)
-    return SetUp(parts, launcher, hyper, state, start.record)
+    return SetUp(parts, launcher, monitoring, hyper, state, start.record)
 
 
 def find_start(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,11 +19,14 @@ from transformer_jax.nn.collected import over_devices
 from transformer_jax.nn.dropout import Dropout, fold
 from transformer_jax.nn.model_numbers import numbers_given
 from transformer_jax.tasks.metrics.cross_entropy import Z_LOSS, z_loss_summed
+from transformer_jax.nn.monitored import added, nothing
+from transformer_jax.nn.monitored import over_devices as over_all_devices
 from transformer_jax.tasks.task import TASKS, Sums, Task
 from transformer_jax.training.block_losses import BLOCK_LOSSES, batch_sums, block_losses
 from transformer_jax.training.extras import Update, updated_extra
 from transformer_jax.training.freezing import trained_part, with_trained
 from transformer_jax.training.hyper import Hyper, StaticConfig
+from transformer_jax.training.monitor import monitored_metrics
 from transformer_jax.training.optimizers import make_optimizer, updates_made
 from transformer_jax.training.schedules import learning_rate
 from transformer_jax.training.state import TrainState
@@ -44,6 +48,11 @@ def make_train_step(static: StaticConfig) -> TrainStep:
     return functools.partial(train_step, static)
 
 
+def monitored(static: StaticConfig) -> StaticConfig:
+    """Return the static part of the program of a monitored step."""
+    return dataclasses.replace(static, monitors=True)
+
+
 def train_step(static: StaticConfig, state: TrainState, batch: Batch, hyper: Hyper) -> Updated:
     """Update the parameters once.
 
@@ -56,9 +65,10 @@ def train_step(static: StaticConfig, state: TrainState, batch: Batch, hyper: Hyp
       (training/block_losses.py); `gradient_norm` of the trained parameters, before clipping; `learning_rate`, that of
       the head; `weight`, the sum of the targets' weights; `tokens`, see `Task.counted_tokens`; `slots` of inputs and
       targets, and `filled`, those without padding.
+      With `static.monitors` also the values of layers, `monitor/NAME` (training/monitor.py).
       With `skip_nonfinite`, a step whose loss or gradient norm is not finite changes only the number of the step.
     """
-    grads, sums, statistics = batch_gradient(static, state.params, batch, state.step, hyper)
+    grads, sums, statistics, of_blocks = batch_gradient(static, state.params, batch, state.step, hyper)
     counts = _counts(TASKS[static.task.name], batch)
     grads, sums, counts = over_devices((grads, sums, counts))
     # A batch may have no target, such as one without a masked token. Then all sums are 0, and so are the gradients.
@@ -78,6 +88,8 @@ def train_step(static: StaticConfig, state: TrainState, batch: Batch, hyper: Hyp
     freeze = static.optimizer.freeze
     trained = jax.tree.map(jnp.add, trained_part(freeze, state.params, numbers), updates)
     params = with_trained(freeze, state.params, trained, numbers)
+    if static.monitors:
+        metrics |= monitored_metrics(over_all_devices(of_blocks), state.params, params, numbers)
     extra = updated_extra(state.extra, params, Update(updates_made(opt_state), statistics, hyper))
     if static.skip_nonfinite:
         finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
@@ -93,12 +105,13 @@ class Gradient(NamedTuple):
 
     grads: of the summed loss, with respect to the trained parameters. sums: of the task, and the losses of blocks.
     statistics: sums of the norms over the batch, see nn/batch_norm.py; empty without any. They are already added over
-    the devices.
+    the devices. monitored: of a monitored step, see nn/monitored.py; else empty.
     """
 
     grads: Params
     sums: Sums
     statistics: Params
+    monitored: Params
 
 
 def batch_gradient(static: StaticConfig, params: Params, batch: Batch, step: Array, hyper: Hyper) -> Gradient:
@@ -111,24 +124,24 @@ def batch_gradient(static: StaticConfig, params: Params, batch: Batch, step: Arr
     freeze, numbers = static.optimizer.freeze, layer_numbers(static.model)
 
     def gradient(part: Batch, whole: _Whole | None = None) -> Gradient:
-        def loss(trained: Params) -> tuple[Array, tuple[Sums, Params]]:
+        def loss(trained: Params) -> tuple[Array, tuple[Sums, Params, Params]]:
             result = batch_loss(static, with_trained(freeze, params, trained, numbers), part, step, hyper)
             needed, total = over_devices(_needed(result)) if whole is None else whole, result.loss
             of_blocks = block_losses(result.collected, needed.sums)
             for name, value in of_blocks.items():
                 if (factor := BLOCK_LOSSES[name].weight(hyper)) is not None:
                     total = total + factor * needed.weight * value
-            return total, ({**result.sums, **of_blocks}, statistics_of(result.collected))
+            return total, ({**result.sums, **of_blocks}, statistics_of(result.collected), result.monitored)
 
-        (_, (sums, statistics)), grads = jax.value_and_grad(loss, has_aux=True)(trained_part(freeze, params, numbers))
-        return Gradient(grads, sums, statistics)
+        (_, stored), grads = jax.value_and_grad(loss, has_aux=True)(trained_part(freeze, params, numbers))
+        return Gradient(grads, *stored)
 
     parts = static.accumulation_steps
     if parts == 1:
         return gradient(batch)
 
     def needed_of(part: Batch) -> _Whole:
-        return _needed(batch_loss(static, params, part, step, hyper))
+        return _needed(batch_loss(dataclasses.replace(static, monitors=False), params, part, step, hyper))
 
     # Every parts-th row goes into one part, so that rows stay on the device that holds them.
     split = jax.tree.map(lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), dict(batch))
@@ -153,18 +166,21 @@ def _needed(result: BatchLoss) -> _Whole:
 
 
 def _added_over_parts(function: Callable[[Batch], Any], split: Batch) -> Any:
-    """Return the sum of function(part), a tree of arrays, over the parts of a batch, the first axis of `split`."""
+    """Return the sum of function(part), a tree of arrays, over the parts of a batch, the first axis of `split`.
+
+    Of `monitored.Largest` it is the maximum.
+    """
     shapes = jax.eval_shape(function, jax.tree.map(lambda x: x[0], split))
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    zeros = nothing(shapes)
 
     def add(total: Any, part: Batch) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, function(part)), None
+        return added(total, function(part)), None
 
     return jax.lax.scan(add, zeros, split)[0] if jax.tree.leaves(zeros) else zeros
 
 
 class BatchLoss(NamedTuple):
-    """The loss of the task summed over a batch, all of its sums, and what blocks collected (nn/collected.py).
+    """The loss of the task summed over a batch, all of its sums, and what blocks stored (`TrainingPass`).
 
     loss: with the z-loss, times its weight.
     """
@@ -172,6 +188,7 @@ class BatchLoss(NamedTuple):
     loss: Array
     sums: Sums
     collected: Params
+    monitored: Params
 
 
 def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, hyper: Hyper) -> BatchLoss:
@@ -192,12 +209,12 @@ def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, 
         return task.loss(static.task, model, batch, dropout, hyper, static.loss_chunks)
 
     with numbers_given(hyper.model), z_loss_summed(hyper.z_loss is not None):
-        sums, collected = training_pass(module, params, loss)
+        sums, *stored = training_pass(module, params, loss, static.monitors)
     if hyper.z_loss is None:
-        return BatchLoss(sums["loss"], sums, collected)
+        return BatchLoss(sums["loss"], sums, *stored)
     if Z_LOSS not in sums:
         raise ConfigError(f"training.z_loss: the loss of task.name='{static.task.name}' has no sum '{Z_LOSS}'")
-    return BatchLoss(sums["loss"] + hyper.z_loss * sums[Z_LOSS], sums, collected)
+    return BatchLoss(sums["loss"] + hyper.z_loss * sums[Z_LOSS], sums, *stored)
 
 
 def _counts(task: Task, batch: Batch) -> dict[str, Array]:

@@ -26,8 +26,12 @@ class Stepper(Protocol):
         """Return the rows of a batch of `num_rows` rows that the devices of this process compute."""
         ...
 
-    def step(self, batches: Sequence[Batch]) -> Any:
-        """Update the state of every run on its batch; return metrics on the device, for `metrics_of`."""
+    def step(self, batches: Sequence[Batch], monitored: bool = False) -> Any:
+        """Update the state of every run on its batch; return metrics on the device, for `metrics_of`.
+
+        Args:
+          monitored: whether the program is that of a monitored step; see training/monitor.py.
+        """
         ...
 
     def metrics_of(self, metrics: Any, number: int) -> Mapping[str, Any]:
@@ -42,16 +46,17 @@ class Stepper(Protocol):
 class SingleStepper:
     """The step of any launcher, for one run."""
 
-    def __init__(self, launcher: Launcher, state: TrainState, hyper: Hyper) -> None:
-        """state: donated to the first step, so it must not be used again."""
-        self._launcher, self._state, self._hyper = launcher, state, hyper
+    def __init__(self, launcher: Launcher, state: TrainState, hyper: Hyper, monitoring: Launcher | None = None) -> None:
+        """state: donated to the first step, so it must not be used again. monitoring: runs the monitored steps."""
+        self._launcher, self._state, self._hyper, self._monitoring = launcher, state, hyper, monitoring
 
     def local_rows(self, num_rows: int) -> slice:
         return self._launcher.local_rows(num_rows)
 
-    def step(self, batches: Sequence[Batch]) -> Any:
+    def step(self, batches: Sequence[Batch], monitored: bool = False) -> Any:
         [batch] = batches
-        self._state, metrics = self._launcher.step(self._state, batch, self._hyper)
+        launcher = self._monitoring if monitored and self._monitoring is not None else self._launcher
+        self._state, metrics = launcher.step(self._state, batch, self._hyper)
         return metrics
 
     def metrics_of(self, metrics: Any, number: int) -> Mapping[str, Any]:
@@ -64,17 +69,27 @@ class SingleStepper:
 class StackedStepper:
     """A step over a leading axis of runs, on one device."""
 
-    def __init__(self, step: Callable[..., Any], states: Sequence[TrainState], hypers: Sequence[Hyper]) -> None:
-        """step: from `over_trials`. states, hypers: one per run, in their order, with equal structure."""
-        self._step = step
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        states: Sequence[TrainState],
+        hypers: Sequence[Hyper],
+        monitoring: Callable[..., Any] | None = None,
+    ) -> None:
+        """step: from `over_trials`. states, hypers: one per run, in their order, with equal structure.
+
+        monitoring: like `step`, for the monitored steps.
+        """
+        self._step, self._monitoring = step, monitoring
         self._state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
         self._hyper = stacked(hypers)
 
     def local_rows(self, num_rows: int) -> slice:
         return slice(0, num_rows)
 
-    def step(self, batches: Sequence[Batch]) -> Any:
-        self._state, metrics = self._step(self._state, stacked(batches), self._hyper)
+    def step(self, batches: Sequence[Batch], monitored: bool = False) -> Any:
+        step = self._monitoring if monitored and self._monitoring is not None else self._step
+        self._state, metrics = step(self._state, stacked(batches), self._hyper)
         return metrics
 
     def metrics_of(self, metrics: Any, number: int) -> Mapping[str, Any]:

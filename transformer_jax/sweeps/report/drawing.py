@@ -22,6 +22,7 @@ from transformer_jax.readers import read_bytes
 from transformer_jax.sweeps.figures import (
     COSTS,
     Curves,
+    CurvesByLayer,
     CustomFigure,
     Figure,
     HeatMap,
@@ -37,11 +38,14 @@ from transformer_jax.sweeps.report.forest import CAPTION, draw_forest
 from transformer_jax.sweeps.report.formatting import metric_name
 from transformer_jax.sweeps.report.heat_map import heat_map
 from transformer_jax.sweeps.report.labels import short_metric_text
+from transformer_jax.sweeps.report.layer_curves import layer_curves
 from transformer_jax.sweeps.report.response_curves import response_figure
 from transformer_jax.sweeps.results_folder import FIGURES, KeptFigure
 from transformer_jax.tasks.task import TRAIN
 
 logger = logging.getLogger(__name__)
+STREAM = "monitor/stream_rms"
+"""The beginning of the names of the sizes of the outputs of layers; see training/monitor.py."""
 OPENING = 0
 """Number of the figure that opens the page."""
 
@@ -86,7 +90,9 @@ IN_THE_DARK = {GROUND: "#181a1f", INK: "#e6e6e6", GRID: "#3c3f46"}
 
 def default_figures(results: StudyResults) -> tuple[Figure, ...]:
     """Return the figures of a study that declares none."""
-    return (MetricByVariant(results.study.metrics[0].name), Curves("valid/loss"))
+    streams = {name.rpartition("_")[0] for name in results.logged if re.fullmatch(rf"{STREAM}_\w+_\d+", name)}
+    by_layer = [CurvesByLayer(f"{name}_*") for name in sorted(streams)]
+    return (MetricByVariant(results.study.metrics[0].name), Curves("valid/loss"), *by_layer)
 
 
 def draw_opening(results: StudyResults, effects: Sequence[Effect]) -> Iterator[Drawn]:
@@ -178,6 +184,11 @@ def _problem(figure: Figure, results: StudyResults) -> str:
         name, known = figure.metric, results.metrics
     elif isinstance(figure, Curves):
         name, known = figure.quantity, results.logged
+    elif isinstance(figure, CurvesByLayer) and not figure.layers(results.logged):
+        return (
+            f"figure CurvesByLayer: no trial has logged '{figure.quantity}'; set training.monitor_every_steps. There "
+            f"are {', '.join(results.logged)}"
+        )
     elif isinstance(figure, MetricByBin) and not figure.bins(results.metrics):
         return (
             f"figure MetricByBin: no trial has measured a metric '{figure.metric}'; there are "
@@ -196,6 +207,8 @@ def _default_title(figure: Figure, results: StudyResults) -> str:
     style = results.style
     if isinstance(figure, Curves):
         title = f"{short_metric_text(figure.quantity, results)} by {COSTS[figure.x]}"
+    elif isinstance(figure, CurvesByLayer):
+        title = f"{short_metric_text(figure.name, results)} by layer"
     elif isinstance(figure, MetricByBin):
         name = style.labels.get(figure.name) or metric_name(figure.name, results.task)
         title = f"{name} by {figure.label}"
@@ -268,6 +281,8 @@ def _draw(figure: Figure, canvas: Any, results: StudyResults) -> str:
         return plots.dots(figure, axes, results)
     if isinstance(figure, Curves):
         return plots.curves(figure, axes, results)
+    if isinstance(figure, CurvesByLayer):
+        return layer_curves(figure, axes, results)
     if isinstance(figure, MetricByAxis):
         return plots.lines(figure, axes, results)
     if isinstance(figure, HeatMap):
