@@ -11,6 +11,8 @@ weights too (`gpt_char` has none), and no label smoothing. BERT has the same, T5
 output of each stack too, the GRU drops embeddings alone and ViT nothing; these have no label smoothing. The other
 shapes drop feed-forward activations.
 
+With --against_monitored, `monitor_cost_every_50` is the share of time that a monitored step every 50 steps adds.
+
 The target tokens of `bert_small` are all tokens of its rows, of which 15 % are predicted. `vit_tiny` has images
 of 32 x 32 pixels, and prints images per second.
 """
@@ -46,7 +48,7 @@ from transformer_jax.tasks.flops import step_flops
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import placed_state, state_shapes
-from transformer_jax.training.step import make_train_step
+from transformer_jax.training.step import make_train_step, monitored
 
 _BATCHES = {
     **{"tiny": (128, 32), "small": (64, 32), "base": (16, 64)},
@@ -115,11 +117,15 @@ def _sizes(arguments: argparse.Namespace) -> tuple[int, dict[str, int]]:
 
 
 class _Run:
-    """A compiled training step on one batch; `first_s`: seconds of the first step, compilation included."""
+    """A compiled training step on one batch; `first_s`: seconds of the first step, compilation included.
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    monitors: whether it is a monitored step, all of whose metrics are fetched.
+    """
+
+    def __init__(self, arguments: argparse.Namespace, monitors: bool = False) -> None:
         self.config, (batch_size, widths) = experiment(arguments), _sizes(arguments)
         static, self._hyper = split(self.config)
+        static, self._monitors = monitored(static) if monitors else static, monitors
         model = self.config.model
         architecture = ARCHITECTURES[model.architecture]
         axes = architecture.parameter_axes(model)
@@ -137,7 +143,7 @@ class _Run:
         """Run one step and return its seconds, including the transfer of its loss."""
         start = time.perf_counter()
         self._state, metrics = self._launcher.step(self._state, self._batch, self._hyper)
-        float(metrics["loss"])
+        jax.device_get(metrics) if self._monitors else float(metrics["loss"])
         return time.perf_counter() - start
 
 
@@ -148,12 +154,21 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     runs = [run]
     if arguments.against_no_dropout:
         runs.append(_Run(argparse.Namespace(**{**vars(arguments), "dropout_rate": 0.0})))
+    if arguments.against_monitored:
+        runs.append(_Run(arguments, monitors=True))
     times: list[list[float]] = [[] for _ in runs]
     start = time.perf_counter()
     while len(times[0]) < 8 or time.perf_counter() - start < arguments.seconds:
         for each, of_it in zip(runs, times, strict=True):
             of_it.append(each.step())
-    step_s, *without = (float(np.median(of_it[3:])) for of_it in times)
+    step_s, *others = (float(np.median(of_it[3:])) for of_it in times)
+    compared: dict[str, float] = {}
+    if arguments.against_monitored:
+        monitored_s = others.pop()
+        compared |= {"ms_monitored": monitored_s * 1e3, "monitor_cost_every_50": (monitored_s / step_s - 1) / 50}
+    if arguments.against_no_dropout:
+        [without] = others
+        compared |= {"ms_without_dropout": without * 1e3, "dropout_cost": step_s / without - 1}
     device, count = jax.devices()[0], jax.device_count()
     model = run.config.model
     images = task(arguments.shape) == "images"
@@ -178,7 +193,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "attention_implementation": arguments.attention_implementation,
         "ms": step_s * 1e3,
         "steps": len(times[0]) - 3,
-        **({"ms_without_dropout": without[0] * 1e3, "dropout_cost": step_s / without[0] - 1} if without else {}),
+        **compared,
         **rate,
         "gflops": run.flops / step_s / 1e9,
         "mfu": run.flops / step_s / (peak * count) if peak is not None else None,
@@ -226,6 +241,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     result.add_argument("--dropout_rate", type=float, help="default: 0.1, or that of the published model")
     result.add_argument("--against_no_dropout", action="store_true", help="time steps without dropout by turns")
+    result.add_argument(
+        "--against_monitored", action="store_true", help="time monitored steps by turns, docs/training.md"
+    )
     result.add_argument("--scan_layers", action="store_true", help="loop over layers instead of unrolling them")
     result.add_argument("--layer_pattern", default="", help="layers that differ, as model.layer_pattern")
     result.add_argument("--layer_kinds", default="", help="what its letters change, as model.layer_kinds")

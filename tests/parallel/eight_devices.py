@@ -34,7 +34,7 @@ from transformer_jax.tasks.batches.of_split import training_batches
 from transformer_jax.training.extras import AVERAGE, averaged, decay_at
 from transformer_jax.training.hyper import StaticConfig, split
 from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
-from transformer_jax.training.step import batch_gradient, make_train_step
+from transformer_jax.training.step import batch_gradient, make_train_step, monitored
 
 NUM_DEVICES = 8
 SUMS = ("loss", "nll", "correct", "weight")
@@ -65,7 +65,7 @@ def gradient_step(static: StaticConfig) -> Any:
     gradient = functools.partial(batch_gradient, static)
 
     def step(state: TrainState, batch: Any, hyper: Any) -> Any:
-        grads, sums, _ = gradient(state.params, batch, state.step, hyper)
+        grads, sums, *_ = gradient(state.params, batch, state.step, hyper)
         grads, sums = over_devices((grads, sums))
         params = jax.tree.map(lambda p, g: p - 0.5 * g / sums["weight"], state.params, grads)
         return TrainState(state.step + 1, params, state.opt_state, state.extra), {"grads": grads, "sums": sums}
@@ -78,7 +78,7 @@ def mean_of_means(static: StaticConfig) -> Any:
     gradient = functools.partial(batch_gradient, static)
 
     def step(state: TrainState, batch: Any, hyper: Any) -> Any:
-        grads, sums, _ = gradient(state.params, batch, state.step, hyper)
+        grads, sums, *_ = gradient(state.params, batch, state.step, hyper)
         tokens = over_devices(sums["weight"])
         mean = jax.tree.map(lambda g: g / jnp.maximum(sums["weight"], 1.0), grads)
         grads = jax.tree.map(lambda g: g * tokens, jax.lax.pmean(mean, DATA))
@@ -185,6 +185,21 @@ def kernels(params: Any) -> dict[str, Any]:
 def by_path(tree: Any) -> dict[str, Any]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def monitor(fields: dict[str, Any], launcher: str) -> dict[str, tuple[float, float]]:
+    """Return the metrics of one monitored step by name: of all devices, and of one."""
+    config = small_config({**fields, "parallel.launcher": launcher})
+    static, hyper = split(config)
+    [batch, *_] = batches_of(config)
+    whole = monitored(dataclasses.replace(static, accumulation_steps=1))
+    initial = placed_state(static, hyper, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    expected = jax.jit(make_train_step(whole))(initial, batch, hyper).metrics
+    launch = make_launcher(config, make_train_step(monitored(static)), parameter_axes(config.model))
+    state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
+    _, found = launch.step(state, batch, hyper)
+    assert found.keys() == expected.keys()
+    return {name: (float(value), float(expected[name])) for name, value in found.items()}
 
 
 def run(fields: dict[str, Any], launcher: str, num_devices: int | None, step: str, num_steps: int) -> dict[str, Any]:

@@ -94,7 +94,13 @@ SLOW_UPDATES = {
 }
 UPDATES = {"train jit": case("jit", step="train"), "train in parts": case("pmap", PARTS_2, step="train")}
 OTHERS = {"mean of means": case("shard_map", step="mean_of_means", num_steps=1)}
+MONITORED = {
+    "monitored jit": ("monitor", {"fields": {**MESH, "parallel.fsdp": 2, "parallel.tensor": 2}, "launcher": "jit"}),
+    "monitored shard_map": ("monitor", {"fields": HYBRID, "launcher": "shard_map"}),
+    "monitored pmap, in parts": ("monitor", {"fields": PARTS_2, "launcher": "pmap"}),
+}
 SLOW_OTHERS = {
+    **MONITORED,
     "communication in parts": ("communication", {"fields": PARTS_2}),
     "elastic": (
         "elastic",
@@ -203,6 +209,15 @@ def test_a_mesh_divides_the_state(slow_results):
     for name, most in (("2 x 2 x 2, none, scanned, in parts", 0.3), ("1 x 8 x 1, rmsnorm, learned, packed", 0.2)):
         assert all(step["share"] < most for step in slow_results[name]["steps"]), name
     assert all(step["share"] == 1 for step in slow_results["packed in parts, 4 devices jit"]["steps"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MONITORED)
+def test_values_of_a_monitored_step_equal_those_of_one_device(slow_results, name):
+    values = {of: pair for of, pair in slow_results[name].items() if of.startswith("monitor/")}
+    assert len(values) > 15
+    for of, (actual, expected) in values.items():
+        assert actual == pytest.approx(expected, rel=1e-3 if "update_ratio" in of else 1e-5), of
 
 
 @pytest.mark.slow

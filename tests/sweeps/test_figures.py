@@ -45,7 +45,8 @@ def test_figures_that_fit_their_study():
     [
         (
             lambda: check_figures(["test/loss"], {}),
-            "expected MetricByVariant, Curves, MetricByAxis, HeatMap, MetricByBin or CustomFigure, not 'test/loss'",
+            "expected MetricByVariant, Curves, CurvesByLayer, MetricByAxis, HeatMap, MetricByBin or CustomFigure, "
+            "not 'test/loss'",
         ),
         (lambda: study(MetricByAxis("test/loss", x="num_head")), r"no axis 'num_head' \(did you mean 'num_heads'\?\)"),
         (lambda: study(MetricByAxis("test/loss", x="num_heads", by="norm")), "no axis 'norm'"),
