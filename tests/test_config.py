@@ -425,8 +425,8 @@ def test_all_problems_are_reported_at_once():
             "  - data=5: expected a section of fields",
             "  - seed=-3: expected at least 0",
             "  - model.emb_dim='wide': expected int, got str",
-            "  - model.norm='layer_norm': expected one of layernorm, rmsnorm, batchnorm, dyt, none, or MODULE:OBJECT (did "
-            "you mean 'layernorm'?)",
+            "  - model.norm='layer_norm': expected one of layernorm, rmsnorm, batchnorm, dyt, none, or MODULE:OBJECT "
+            "(did you mean 'layernorm'?)",
             "  - optimizer.beta1=2.0: expected less than 1.0",
         ]
     )

@@ -29,6 +29,7 @@ from training_support import identical
 from transformer_jax.checkpoints.manifest import Leaf
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import open_workdir
+from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models.architecture import init_params, parameter_axes
@@ -39,6 +40,16 @@ from transformer_jax.training.hyper import split
 from transformer_jax.training.init_from import OtherRun, open_other_run
 from transformer_jax.training.set_up import find_start, open_store
 from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
+
+
+def test_numbers_that_change_the_function_are_differences_and_those_of_training_are_none():
+    """Such as a cap; rates of dropout and first values are not."""
+    model = ModelConfig(
+        output_logit_cap=30.0, logits_multiplier=0.5, dropout_rate=0.3, tie_output=False, zero_head=True
+    )
+    source = dataclasses.asdict(ModelConfig(tie_output=False).resolved())
+    found = init_from._differences(source, ExperimentConfig(model=model).resolved())
+    assert found == ["logits_multiplier=1.0, here 0.5", "output_logit_cap=None, here 30.0"]
 
 
 @pytest.fixture(scope="module")

@@ -349,7 +349,7 @@ def _differences(source: Mapping[str, Any], config: ExperimentConfig) -> list[st
         and source[field] != getattr(config.model, field)
         and (declared.metadata.get("evaluated") or not declared.metadata.get("hyper"))
         and not declared.metadata.get("rounding")
-        and field not in ("architecture", "init", "init_std", "zero_init_outputs", "residual_scale_init")
+        and field not in ("architecture", "init", "init_std", "zero_init_outputs", "zero_head", "residual_scale_init")
         and field not in unread
     ]
 

@@ -18,9 +18,9 @@ from transformer_jax.nn.batch_norm import statistics_of
 from transformer_jax.nn.collected import over_devices
 from transformer_jax.nn.dropout import Dropout, fold
 from transformer_jax.nn.model_numbers import numbers_given
-from transformer_jax.tasks.metrics.cross_entropy import Z_LOSS, z_loss_summed
 from transformer_jax.nn.monitored import added, nothing
 from transformer_jax.nn.monitored import over_devices as over_all_devices
+from transformer_jax.tasks.metrics.cross_entropy import Z_LOSS, z_loss_summed
 from transformer_jax.tasks.task import TASKS, Sums, Task
 from transformer_jax.training.block_losses import BLOCK_LOSSES, batch_sums, block_losses
 from transformer_jax.training.extras import Update, updated_extra
