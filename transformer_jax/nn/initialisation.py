@@ -165,7 +165,7 @@ def output_init(config: ModelConfig, of_labels: bool = False) -> KernelInit:
       of_labels: whether they are over labels; otherwise over the vocabulary, by a kernel that is not tied to a table.
     """
     if config.zero_head:
-        return lambda key, shape, num_inputs, num_outputs: jnp.zeros(tuple(shape), jnp.float32)
+        return zero
     init = INITS[config.init]
     return normal(init.table_std(config)) if init.output_like_table and not of_labels else init.kernel(config)
 
