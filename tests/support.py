@@ -51,9 +51,6 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "output_bias": (False, True),
     "scale_embeddings": (True, False),
     "scale_logits": (False, True),
-    "embedding_multiplier": (1.0, 0.5),
-    "logits_multiplier": (1.0, 0.5),
-    "output_logit_cap": (None, 2.0),
     "embedding_norm": (False, True),
     "token_types": (0, 3),
     "scan_layers": (False, True),
@@ -91,10 +88,17 @@ HYBRIDS: tuple[dict[str, Any], ...] = (
 """Decoders with layers of two structures: a state between, and before, layers with keys and values."""
 
 
+OUTPUT_NUMBERS: dict[str, Any] = {
+    **{"scale_embeddings": False, "embedding_multiplier": 3.0, "logits_multiplier": 0.5, "output_logit_cap": 2.0},
+    **{"tie_output": False, "output_bias": True},
+}
+"""The numbers of embeddings and logits, all on."""
+
 STREAMS: tuple[dict[str, Any], ...] = (
     {
         **{"architecture": "encoder_decoder", "norm_position": "peri", "norm_scale": "offset", "qk_norm": "rms"},
         **{"residual_lambdas": True, "residual_multiplier": 0.7, "num_decoder_layers": 3, "scan_layers": True},
+        **OUTPUT_NUMBERS,
     },
     {
         **{"architecture": "encoder_decoder", "norm_position": "deepnorm", "residual_scale": "vector"},
@@ -108,13 +112,15 @@ STREAMS: tuple[dict[str, Any], ...] = (
     {
         **{"architecture": "decoder_only", "norm_position": "output", "norm": "rmsnorm", "norm_scale": "none"},
         **{"use_bias": False, "residual_multiplier": 1.3, "position_encoding": "learned"},
+        **OUTPUT_NUMBERS,
     },
     {
         **{"architecture": "encoder_only", "norm_position": "pre", "parallel": "two_norms", "residual_scale": "vector"},
         **{"residual_lambdas": True, "scan_layers": True},
+        **OUTPUT_NUMBERS,
     },
 )
-"""Models with other places and gains of norms, and other residual streams; with the architecture that each is for."""
+"""Models with other places and gains of norms, and other residual streams, some with numbers of the output; with the architecture that each is for."""
 
 
 def tiny(**fields: Any) -> ModelConfig:

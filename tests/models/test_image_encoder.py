@@ -13,7 +13,6 @@ from transformer_jax.parallel.rules import shardings
 
 # A patch of 4 x 4 pixels with one white pixel stands for one of 16 ids: its product with the kernel is a row of it.
 OF_TOKENS = {"share_embeddings", "tie_output", "output_bias", "scale_embeddings", "scale_logits", "token_types"}
-OF_TOKENS |= {"embedding_multiplier", "logits_multiplier", "output_logit_cap"}
 PIXELS = {"pixel_mean": "0", "pixel_std": "1"}
 IMAGES = {"inputs": "patches", "image_size": 12, "patch_size": 4, "image_channels": 1, "class_token": False, **PIXELS}
 
