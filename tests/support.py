@@ -120,7 +120,10 @@ STREAMS: tuple[dict[str, Any], ...] = (
         **OUTPUT_NUMBERS,
     },
 )
-"""Models with other places and gains of norms, and other residual streams, some with numbers of the output; with the architecture that each is for."""
+"""Models with other places and gains of norms, and other residual streams, and numbers of the output in some.
+
+Each has the architecture that it is for.
+"""
 
 
 def tiny(**fields: Any) -> ModelConfig:
