@@ -88,6 +88,7 @@ def test_resolution_sets_all_fields_but_those_for_which_none_is_a_value():
         "seed_data",
         "task.mask_rate",  # these two by tasks that corrupt texts
         "task.whole_word",
+        "training.monitor_every_steps",  # no monitor
         "parallel.num_devices",
     }
 
@@ -490,6 +491,7 @@ def test_every_derived_default_can_be_overridden():
         "optimizer.learning_rate": 0.01,
         "optimizer.decay_steps": 12,
         "parallel.num_devices": 1,
+        "training.monitor_every_steps": 7,
         "decode.length_penalty": "average",
         "decode.length_penalty_alpha": 0.5,
         "decode.max_new_tokens": 9,

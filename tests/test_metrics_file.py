@@ -91,7 +91,7 @@ def test_values_by_step_are_of_one_split_and_numbers_only(file):
 
 def test_the_last_value_is_read_from_the_end_of_a_long_file(file):
     assert last_value(file, "accuracy") is None
-    long = format_line(3, "valid", {"text": "x" * 3000})
+    long = format_line(3, "valid", {"text": "x" * 180_000})
     file.write_text(long + TEXT.splitlines(keepends=True)[2] + long)
     assert last_value(file, "loss") == (2, None)
     file.write_text(TEXT + long * 2)

@@ -2,6 +2,8 @@
 
     {"step": 100, "split": "train", "loss": 2.31, ..., "seconds": 4.2, "tokens_per_s": 51000.0, "crc32": "6b1f08c2"}
 
+With `training.monitor_every_steps` there are lines of the split "monitor" too (training/monitor.py).
+
 `crc32` is the checksum of the line without it; a line without one is damaged. Lines are in the order of writing, so
 steps and splits interleave. A number that is not finite is null. A killed process
 may leave an incomplete line at the end; the next process cuts the file back before it writes. If other lines are
@@ -37,7 +39,7 @@ CLOCK_FIELDS = ("seconds", "tokens_per_s")
 DAMAGED = "damaged"
 """The `split` of a line that stands for damaged lines."""
 
-_TAIL_BYTES = 4096
+_TAIL_BYTES = 2**18  # a line of the monitor has about 50 bytes for every value of a layer
 _CHECKSUM = re.compile(r', "crc32": "([0-9a-f]{8})"\}$')
 
 

@@ -144,11 +144,21 @@ class World:
     def train(self, first=0, record=None):
         """Run a single training and return its result, or raise its error."""
         progress = Progress(first, self.config.num_train_steps)
-        single = stepper.SingleStepper(self, State(jnp.int32(first), f"params {first}"), "hyper")
+        single = stepper.SingleStepper(self, State(jnp.int32(first), f"params {first}"), "hyper", Monitoring(self))
         [outcome] = loop.run_loop([self.session(progress, record)], single, first, progress)
         if isinstance(outcome, TrainingError):
             raise outcome
         return outcome
+
+
+class Monitoring(NamedTuple):
+    """The launcher of monitored steps."""
+
+    world: World
+
+    def step(self, state, batch, hyper):
+        state, metrics = self.world.step(state, batch, hyper)
+        return state, metrics | {"monitor/stream_rms_decoder_0": state.step / 2}
 
 
 def metrics_of(step):
@@ -176,6 +186,44 @@ def test_order_of_events():
         *[("step", 8), ("train", 8), ("evaluate", 8), ("valid", 8), ("save", 8), ("wait",)],
     ]
     assert result == TrainResult(8, "finished", {"loss": 2.0, "tokens": 7.0, "families": {}})
+
+
+def test_monitored_steps_have_a_line_before_all_others_of_their_step():
+    """Also in a run that is resumed between two of them; the averages of the log leave their values out."""
+    world = World(monitor_every_steps=2)
+    world.train()
+    expected = [
+        *[(2, "monitor"), (3, "train"), (4, "monitor"), (4, "valid"), (6, "monitor"), (6, "train")],
+        *[(8, "monitor"), (8, "train"), (8, "valid")],
+    ]
+    assert [(step, split) for step, split, _ in world.lines] == expected
+    for step, split, values in world.lines:
+        assert split != "monitor" or values == {"stream_rms_decoder_0": step / 2}
+        assert split == "monitor" or "stream_rms_decoder_0" not in values
+    resumed = World(monitor_every_steps=2)
+    resumed.train(5, world.saved[5][1])
+    assert [(step, split) for step, split, _ in resumed.lines] == expected[4:]
+    never = World(monitor_every_steps=0)
+    never.train()
+    assert [(step, split) for step, split, _ in never.lines] == [of for of in expected if of[1] != "monitor"]
+
+
+def test_a_monitored_step_that_is_not_finite_is_logged():
+    world = World(monitor_every_steps=4)
+    world.bad[4] = {"loss": float("nan")}
+    with pytest.raises(TrainingError, match="loss is nan at step 4"):
+        world.train()
+    assert world.lines[-1] == (4, "monitor", {"stream_rms_decoder_0": 2.0})
+
+
+def test_the_program_of_monitored_steps_is_told(capsys):
+    World(monitor_every_steps=4).train()
+    told = [line for line in capsys.readouterr().err.splitlines() if "compiling" in line]
+    shape = "4 rows, inputs 3, targets 50"
+    assert [line.partition("compiling ")[2] for line in told] == [
+        f"program 1 of 2: {shape}",
+        f"program 2 of 2: {shape}, monitored",
+    ]
 
 
 def impatient(**training):
@@ -459,7 +507,7 @@ class Stacked:
     def local_rows(self, num_rows):
         return slice(num_rows // 2, num_rows)
 
-    def step(self, batches):
+    def step(self, batches, monitored=False):
         results = [w.step(s, b, "hyper") for w, s, b in zip(self.worlds, self.states, batches, strict=True)]
         self.states = [state for state, _ in results]
         return [metrics for _, metrics in results]

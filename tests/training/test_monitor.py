@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from run_support import assert_same_run, metric_lines, run_main, train, trained_folder, write_corpus
+from run_support import assert_same_run, final_state, metric_lines, run_main, train, trained_folder, write_corpus
 from support import as_batch, assert_close
 from training_support import SMALL, SMALL_RECURRENT, compiled_step, read_by, small_config, start, uneven_batch
 
@@ -45,6 +45,21 @@ def test_a_run_logs_the_values_of_its_monitored_updates(monitored_run):
     for line, of in zip(others, expected, strict=True):
         numbers = [name for name, value in of.items() if isinstance(value, float)]
         assert_close([line[name] for name in numbers], [of[name] for name in numbers], 1e-5)
+
+
+def test_trackers_get_the_values(monitored_run):
+    [events] = (monitored_run / "run" / "tensorboard").iterdir()
+    assert events.read_bytes().count(b"monitor/stream_rms_decoder_0") == 2
+
+
+def test_the_parameters_are_those_of_a_run_without_a_monitor(monitored_run):
+    """Up to rounding; but for vectors, of which some have gradients of rounding alone: Adam moves them a whole step."""
+    ours, theirs = (dict(final_state(folder)) for folder in (monitored_run, trained_folder()))
+    kernels = [path for path in ours if path.startswith(".params") and "kernel" in path]
+    assert len(kernels) > 10
+    for path in kernels:
+        actual, expected = (np.frombuffer(of[path], np.float32) for of in (ours, theirs))
+        np.testing.assert_allclose(actual, expected, atol=1e-4, err_msg=path)
 
 
 def test_a_resumed_run_is_the_same(monitored_run, tmp_path):

@@ -66,20 +66,6 @@ def dot_product_attention(
       dropout: drops attention weights.
     Returns: output [B, T, N, Hv] and the weights before dropout [B, N, T, S], both in the type of query.
     """
-    B, T, N, _ = query.shape
-    S, K = key.shape[1:3]
-    logits = attention_logits(query, key, bias, scale)
-    weights = masked_softmax(logits, mask).astype(query.dtype)  # [B, N, T, S]
-    kept = drop(weights, dropout, "attention").reshape(B, K, N // K * T, S)
-    output = kept @ jnp.swapaxes(value, 1, 2)  # [B, K, G T, Hv]
-    output = jnp.moveaxis(output.reshape(B, K, N // K, T, value.shape[-1]), 3, 1)  # [B, T, K, G, Hv]
-    return Attended(output.reshape(B, T, N, value.shape[-1]), weights)
-
-
-def attention_logits(
-    query: Heads, key: Float[Array, "B S K H"], bias: Bias | None = None, scale: float = 1.0
-) -> Float[Array, "B N T S"]:
-    """Return scale * Q K^T + bias for every head, float32; arguments as in `dot_product_attention`."""
     B, T, N, H = query.shape
     S, K = key.shape[1:3]
     # One matrix product for every row and key head, whose operands lie together in memory: XLA's CPU compiler computes
@@ -87,7 +73,13 @@ def attention_logits(
     queries = (query * jnp.asarray(scale, query.dtype)).reshape(B, T, K, N // K, H)
     queries = jnp.moveaxis(queries, 1, 3).reshape(B, K, N // K * T, H)  # [B, T, K, G, H] -> [B, K, G T, H]
     logits = product_float32("bkqh,bksh->bkqs", queries, jnp.swapaxes(key, 1, 2)).reshape(B, N, T, S)
-    return logits if bias is None else logits + bias
+    if bias is not None:
+        logits = logits + bias
+    weights = masked_softmax(logits, mask).astype(query.dtype)  # [B, N, T, S]
+    kept = drop(weights, dropout, "attention").reshape(B, K, N // K * T, S)
+    output = kept @ jnp.swapaxes(value, 1, 2)  # [B, K, G T, Hv]
+    output = jnp.moveaxis(output.reshape(B, K, N // K, T, value.shape[-1]), 3, 1)  # [B, T, K, G, Hv]
+    return Attended(output.reshape(B, T, N, value.shape[-1]), weights)
 
 
 QK_NORMS: dict[str, Callable[[Array, Array, float], Array] | None] = {"none": None, "rms": rms_norm}
@@ -187,11 +179,12 @@ class MultiHeadAttention(nn.Module):
         else:
             heads, weights = dot_product_attention(query, *tokens, allowed, bias, scale, dropout)
         if is_monitored(self):
-            query, key, value = jax.lax.stop_gradient((query, *tokens))
             if weights is None:
-                weights = dot_product_attention(query, key, value, allowed, bias, scale).weights
+                weights = dot_product_attention(query, *tokens, allowed, bias, scale).weights
             assert weights is not None, "the reference returns its weights"
-            self._monitor(attention_logits(query, key, bias, scale), weights, allowed, is_token, first)
+            keys = jnp.repeat(tokens.key, query.shape[2] // tokens.key.shape[2], axis=2)  # [B, S, N, H]
+            logits = scale * product_float32("btnh,bsnh->bnts", query, keys) + (0.0 if bias is None else bias)
+            self._monitor(*jax.lax.stop_gradient((logits, weights)), allowed, is_token, first)
         return Attended(self.out(heads), weights if self.return_weights else None)
 
     def _monitor(
@@ -214,8 +207,8 @@ class MultiHeadAttention(nn.Module):
         pairs = jnp.broadcast_to(True if allowed is None else allowed, (B, 1, T, S))
         if is_token is not None:
             pairs = pairs & is_token[:, None, :, None]
-        monitor(self, "largest_logit", Largest(jnp.where(pairs, jax.lax.stop_gradient(logits), -jnp.inf).max()))
-        weights = jax.lax.stop_gradient(weights).astype(jnp.float32)
+        monitor(self, "largest_logit", Largest(jnp.where(pairs, logits, -jnp.inf).max()))
+        weights = weights.astype(jnp.float32)
         counted = pairs.any(-1)[:, 0]  # [B, T]
         monitor(self, "entropy", mean_over_tokens(entr(weights).sum(-1).mean(1), counted))
         is_first = pairs & (jnp.cumsum(pairs, -1) == 1) if first is None else first[:, None, None]

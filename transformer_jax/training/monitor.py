@@ -81,7 +81,9 @@ def _named(path: tuple[str, ...], value: Array, numbers: Numbers) -> dict[str, A
 
 
 def _flat(name: str, value: Array) -> dict[str, Array]:
-    return {name: value} if value.ndim == 0 else {f"{name}_{at}": value[at] for at in range(len(value))}
+    if value.ndim == 0:
+        return {name: value}
+    return {of: x for at in range(len(value)) for of, x in _flat(f"{name}_{at}", value[at]).items()}
 
 
 class Parted(NamedTuple):

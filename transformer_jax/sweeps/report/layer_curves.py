@@ -4,6 +4,7 @@ colours."""
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import Any
 
 from transformer_jax.sweeps.figures import CurvesByLayer
@@ -16,6 +17,7 @@ from transformer_jax.sweeps.report.variants import Variant
 MOST_PANELS = 12
 _COLUMNS = 3  # of panels
 _ROW = 1.9  # inches
+_PANEL_TITLE = 20  # characters
 _LIGHTEST = 0.9  # of the colour map: its last colours are hard to see on a light ground
 
 Curve = dict[int, float]
@@ -36,12 +38,16 @@ def layer_curves(figure: CurvesByLayer, axes: Any, results: StudyResults) -> str
         unused.remove()
     panels = list(grid.flat)[: len(variants)]
     colours = _colours(style, len(layers))
-    for panel, variant, curves in zip(panels, variants, found, strict=True):
+    width = style.fits(_PANEL_TITLE) * _COLUMNS // across
+    for at, (panel, variant, curves) in enumerate(zip(panels, variants, found, strict=True)):
+        panel.tick_params(labelsize=0.8 * style.font_size, labelbottom=at + across >= len(variants))
         for colour, curve in zip(colours, curves.values(), strict=True):
             panel.plot(list(curve), list(curve.values()), color=colour, lw=1.3, marker="o" if len(curve) == 1 else "")
         if len(variants) > 1:
-            title = variant_words(variant, results) + missing([variant])
-            panel.set_title(plain_label(title), fontsize=0.8 * style.font_size, loc="left")
+            name = textwrap.shorten(variant_words(variant, results) + missing([variant]), 4 * width, placeholder="…")
+            panel.set_title(
+                plain_label("\n".join(textwrap.wrap(name, width))), fontsize=0.8 * style.font_size, loc="left"
+            )
         if figure.log_y:
             panel.set_yscale("log", nonpositive="mask")
     _scale(canvas, panels, colours, list(layers), style)
@@ -81,7 +87,7 @@ def _scale(canvas: Any, panels: list[Any], colours: list[str], layers: list[int]
     bar = canvas.colorbar(mapped, ax=panels, ticks=list(range(0, len(layers), step)), aspect=30, pad=0.02)
     bar.set_ticklabels([str(layer) for layer in layers[::step]])
     bar.set_label("layer", fontsize=style.font_size)
-    bar.ax.tick_params(labelsize=0.8 * style.font_size, length=0)
+    bar.ax.tick_params(which="both", labelsize=0.8 * style.font_size, length=0)
     bar.outline.set_visible(False)
 
 
@@ -95,6 +101,10 @@ def _described(quantity: str, variants: Any, found: list[dict[int, Curve]], resu
         of = f"{variant_words(variant, results)}{missing([variant])}: " if len(variants) > 1 else ""
         said.append(of + ("; ".join(numbers) or "no value"))
     return (
-        f"{quantity} against the step, a line for each layer, of {note or f'{len(variants)} variants'}, means over "
+        f"{quantity} against the step, a line for each layer, of {note or _count(len(variants))}, means over "
         f"seeds. At the end: {'. '.join(said)}."
     )
+
+
+def _count(variants: int) -> str:
+    return f"{variants} variant{'s'[: variants != 1]}"
