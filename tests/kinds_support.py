@@ -25,7 +25,7 @@ _PACKED = {"batching": "packed", "packed_length": 32, "max_length": 16, "num_buc
 _IMAGES = {"source": "image_folder", "batching": "rows", "rows_per_batch": 4, "row_multiple": 2}
 _PULSE = {"architecture": "outside.pulse:PulseArchitecture", "leak": 0.3}
 _PARTS = {
-    "position_encoding": "alibi:ALIBI",
+    "position_encoding": "kerple:KERPLE",
     "norm": "scale_norm:SCALE_NORM",
     "norm_position": "gated_sum:GATED_SUM",
     "activation": "mish:MISH",

@@ -21,8 +21,13 @@ def attention(
     bias: np.ndarray | None = None,
     scale: float = 1.0,
     drop: Drop = lambda x, place: x,
+    cap: float | None = None,
+    sinks: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Vaswani et al. 2017, equation 1, one query and one head at a time; [B, T, N, H], [B, S, K, H], [B, S, K, Hv]."""
+    """Vaswani et al. 2017, equation 1, one query and one head at a time; [B, T, N, H], [B, S, K, H], [B, S, K, Hv].
+
+    A cap is that of Gemma 2, a sink (a logit for each head) that of gpt-oss.
+    """
     batch, length, heads, _ = query.shape
     source, kv_heads = key.shape[1:3]
     weights = np.zeros((batch, heads, length, source))
@@ -32,8 +37,11 @@ def attention(
         allowed = np.flatnonzero(mask[b, n, t])
         if len(allowed):
             logits = [scale * query[b, t, n] @ key[b, s, n * kv_heads // heads] + bias[b, n, t, s] for s in allowed]
+            if cap is not None:
+                logits = [cap * math.tanh(logit / cap) for logit in logits]
             exponentials = np.exp(np.array(logits) - max(logits))
-            weights[b, n, t, allowed] = exponentials / exponentials.sum()
+            missing = 0.0 if sinks is None else math.exp(sinks[n] - max(logits))
+            weights[b, n, t, allowed] = exponentials / (exponentials.sum() + missing)
     kept = drop(weights, "attention")
     output = np.zeros((batch, length, heads, value.shape[-1]))
     for b, n, t in np.ndindex(batch, heads, length):
@@ -101,6 +109,33 @@ def rotated(x: np.ndarray, positions: np.ndarray, base: float) -> np.ndarray:
     theta = np.array([base ** (-2 * i / dim) for i in range(dim // 2)])
     turned = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(1j * positions[:, :, None, None] * theta)
     return np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
+
+
+def slopes(heads: int) -> list[float]:
+    """Press et al. 2022 and the authors' code, which calls itself for a number of heads that is no power of 2."""
+    if math.log2(heads).is_integer():
+        start = 2 ** (-(2 ** -(math.log2(heads) - 3)))
+        return [start * start**i for i in range(heads)]
+    closest = 2 ** math.floor(math.log2(heads))
+    return slopes(closest) + slopes(2 * closest)[0::2][: heads - closest]
+
+
+def qk_norm(config: Any, x: np.ndarray, p: Any) -> np.ndarray:
+    """The norm of queries or keys x [B, T, N, H]; of one token, or one head, at a time."""
+    y = np.zeros(x.shape)
+    for b, t, n in np.ndindex(*x.shape[:3]):
+        head = x[b, t, n]
+        if config.qk_norm == "rms":
+            y[b, t, n] = head / math.sqrt((head**2).mean() + config.norm_epsilon) * p["scale"]
+        elif config.qk_norm == "rms_full":
+            gains = p["scale"].reshape(x.shape[2:])[n]
+            y[b, t, n] = head / math.sqrt((x[b, t] ** 2).mean() + config.norm_epsilon) * gains
+        elif config.qk_norm == "layernorm":
+            y[b, t, n] = (head - head.mean()) / math.sqrt(head.var() + config.norm_epsilon) * p["scale"]
+        else:
+            factor = p["scale"][n] if "scale" in p else 1.0
+            y[b, t, n] = factor * head / math.sqrt((head**2).sum() + config.norm_epsilon)
+    return y
 
 
 def bucket(distance: int, bidirectional: bool, num_buckets: int, max_distance: int) -> int:
@@ -244,6 +279,9 @@ class Model:
                 distance = int(positions[b, s] - positions[b, t])
                 index = bucket(distance, name == "encoder", config.relative_num_buckets, config.relative_max_distance)
                 bias[b, n, t, s] = table[index, n]
+        if config.position_encoding == "alibi":
+            distances = np.abs(positions[:, None, :, None] - positions[:, None, None, :])
+            bias = -np.array(slopes(config.num_heads))[:, None, None] * distances
         if config.embedding_norm or config.norm_position == "peri":
             x = norm(config, x, self.layer(self.params[name].get("embedding_norm", {}), None))
         x = source = self.drop(x, "embedding")
@@ -328,16 +366,26 @@ class Model:
 
     def heads(self, config, p, x, y, positions, mask, bias):
         query, key, value = self.project(p["query"], x), self.project(p["key"], y), self.project(p["value"], y)
-        if config.qk_norm == "rms":
-            query, key = (
-                x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_epsilon) * gains(config, p.get(name))
-                for x, name in ((query, "query_norm"), (key, "key_norm"))
-            )
+
+        def normed(query, key):
+            of = {name: p.get(f"{name}_norm", {}) for name in ("query", "key")}
+            return qk_norm(config, query, of["query"]), qk_norm(config, key, of["key"])
+
+        if config.qk_norm != "none" and not config.qk_norm_after_rotation:
+            query, key = normed(query, key)
         if positions is not None and config.position_encoding == "rotary" and config.attention_rotates:
-            query = rotated(query, positions, config.rotary_base)
-            key = rotated(key, positions, config.rotary_base)
-        scale = 1 / math.sqrt(config.head_dim) if config.attention_scale else 1.0
-        concatenated, weights = attention(query, key, value, mask, bias, scale, self.drop)
+            width = round(config.rotary_fraction * config.head_dim)
+            query, key = (
+                np.concatenate([rotated(y[..., :width], positions, config.rotary_base), y[..., width:]], -1)
+                for y in (query, key)
+            )
+        if config.qk_norm != "none" and config.qk_norm_after_rotation:
+            query, key = normed(query, key)
+        scale = 1 / math.sqrt(config.head_dim) if config.attention_scale and config.qk_norm != "l2" else 1.0
+        scale = scale if config.attention_multiplier is None else config.attention_multiplier
+        sinks = {"none": None, "zero": np.zeros(config.num_heads), "learned": p.get("sinks")}[config.attention_sink]
+        cap = config.attention_logit_cap
+        concatenated, weights = attention(query, key, value, mask, bias, scale, self.drop, cap, sinks)
         out = np.einsum("btnh,nhd->btd", concatenated, p["out"]["kernel"])
         return out + p["out"]["bias"] if config.use_bias else out, weights
 

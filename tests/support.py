@@ -37,7 +37,8 @@ def choices(field: str) -> tuple[str, ...]:
 # Every field that changes the model's computation, with at most three of its values unless they differ in how they are
 # decoded and packed; the first is the default. Other activations are functions of numbers: see test_feed_forward.py.
 OPTIONS: dict[str, tuple[Any, ...]] = {
-    "position_encoding": tuple(name for name in choices("position_encoding") if name != "sinusoidal_2d"),
+    # For the others see test_image_encoder.py and ATTENTIONS.
+    "position_encoding": tuple(name for name in choices("position_encoding") if name not in ("sinusoidal_2d", "alibi")),
     "activation": ("relu", "gelu", "swiglu"),
     "num_kv_heads": (None, 2, 1),
     "norm_position": ("post", "pre"),  # others: STREAMS
@@ -54,10 +55,25 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "embedding_norm": (False, True),
     "token_types": (0, 3),
     "scan_layers": (False, True),
-    "qk_norm": choices("qk_norm"),
+    "qk_norm": ("none", "rms"),  # for the others see ATTENTIONS
     "feed_forward": choices("feed_forward"),
     "layer_kinds": ("", "A: attention_window=3, rotary_base=50; B: attention_rotates=false"),
 }
+
+
+ATTENTIONS: tuple[dict[str, Any], ...] = (
+    {
+        **{"position_encoding": "rotary", "rotary_fraction": 0.5, "qk_norm": "rms_full", "num_kv_heads": 2},
+        **{"qk_norm_after_rotation": True, "attention_sink": "learned", "attention_logit_cap": 0.5},
+        **{"attention_scale": False, "attention_multiplier": 0.3, "norm_position": "pre", "scan_layers": True},
+    },
+    {
+        **{"position_encoding": "alibi", "qk_norm": "l2", "attention_sink": "zero", "scan_layers": True},
+        **{"num_heads": 6, "num_kv_heads": 3, "head_dim": 5, "layer_kinds": "A: attention_window=3; B:"},
+    },
+    {"position_encoding": "rotary", "qk_norm": "layernorm", "attention_logit_cap": 1.0, "use_bias": False},
+)
+"""Options of attention that act in one place of its code, several in each model."""
 
 
 HYBRIDS: tuple[dict[str, Any], ...] = (
@@ -160,6 +176,9 @@ def covering_set(**further: tuple[Any, ...]) -> list[dict[str, Any]]:
             best = max(best, (gain, row), key=lambda pair: pair[0])
         rows.append(best[1])
         missing -= set(itertools.combinations(best[1].items(), 2))
+    for row in rows:
+        if row["qk_norm"] != "none" and not row["attention_scale"]:
+            row["attention_multiplier"] = 0.4  # without one this pair is refused
     return rows
 
 

@@ -157,7 +157,7 @@ USES = {
         f"model.{field}": lambda _, value, field=field: model(field, value)
         for field in (
             *("norm_position", "norm", "position_encoding", "activation", "init", "dtype", "remat"),
-            *("qk_norm", "mixer", "feed_forward", "norm_scale", "parallel", "residual_scale"),
+            *("qk_norm", "attention_sink", "mixer", "feed_forward", "norm_scale", "parallel", "residual_scale"),
         )
     },
     **{

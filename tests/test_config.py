@@ -80,6 +80,8 @@ def test_resolution_sets_all_fields_but_those_for_which_none_is_a_value():
         "decode.top_k",
         "decode.max_new_tokens",
         "evaluation.max_length",  # data.max_length, which only some tasks read it for
+        "model.attention_logit_cap",  # no bound
+        "model.attention_multiplier",  # as attention_scale says
         "model.attention_window",  # no window
         "model.output_logit_cap",  # no cap
         "model.head_dropout_rate",  # by tasks with labels
@@ -147,7 +149,7 @@ def test_resolution_is_idempotent():
             "model__position_encoding",
             "sinusodial",
             "model.position_encoding='sinusodial': expected one of sinusoidal, sinusoidal_2d, learned, rotary, "
-            "relative, none, or MODULE:OBJECT (did you mean 'sinusoidal'?)",
+            "relative, alibi, none, or MODULE:OBJECT (did you mean 'sinusoidal'?)",
         ),
         ("parallel__fsdp", 0, "parallel.fsdp=0: expected at least 1"),
         ("parallel__launcher", "xyz", "parallel.launcher='xyz': expected one of jit, shard_map, pmap"),
@@ -226,6 +228,34 @@ OF_LABELS = {"model__architecture": "encoder_only", "task__name": "classificatio
         ({"training__z_loss": -1.0}, ["training.z_loss=-1.0: expected at least 0"]),
         ({"model__emb_dim": 9, "model__num_heads": 3}, ["model.emb_dim=9 is odd", "sinusoidal"]),
         ({"model__position_encoding": "rotary", "model__head_dim": 5}, ["model.head_dim=5 is odd", "rotary"]),
+        (
+            {"model__position_encoding": "rotary", "model__rotary_fraction": 0.3},
+            ["model.rotary_fraction=0.3 of head_dim=64 is 19.2; position_encoding='rotary' rotates pairs"],
+        ),
+        (
+            {"model__rotary_fraction": 0.5},
+            ["model.rotary_fraction=0.5 has no effect with model.position_encoding='sinusoidal', only with rotary"],
+        ),
+        (
+            {"model__qk_norm_after_rotation": True, "model__position_encoding": "rotary"},
+            ["model.qk_norm_after_rotation=true has no effect with model.qk_norm='none', only with rms, rms_full, "],
+        ),
+        (
+            {"model__qk_norm_after_rotation": True, "model__position_encoding": "alibi", "model__qk_norm": "rms"},
+            ["model.qk_norm_after_rotation=true has no effect with model.position_encoding='alibi', only with rotary"],
+        ),
+        (
+            {"model__qk_norm": "rms_full", "model__attention_scale": False},
+            ["model.qk_norm='rms_full' with attention_scale=false:", "set attention_multiplier"],
+        ),
+        (
+            {"model__qk_norm": "l2", "model__attention_multiplier": 0.5},
+            ["model.attention_multiplier=0.5 has no effect with qk_norm='l2', which learns the factor"],
+        ),
+        (
+            OF_ENCODER | {"model__inputs": "patches", "model__position_encoding": "alibi"},
+            ["model.position_encoding='alibi' cannot be used with inputs='patches'"],
+        ),
         (
             {"model__position_encoding": "relative", "model__relative_num_buckets": 7},
             ["model.relative_num_buckets=7 is odd"],
@@ -485,6 +515,8 @@ def test_every_derived_default_can_be_overridden():
         "model.head_dim": 10,
         "model.value_head_dim": 6,
         "model.mlp_dim": 100,
+        "model.attention_logit_cap": 30.0,
+        "model.attention_multiplier": 0.2,
         "model.attention_window": 9,
         "model.output_logit_cap": 30.0,
         "model.embedding_dropout_rate": 0.05,

@@ -158,7 +158,7 @@ LIFECYCLES = {
             Use(("generate", "--text=the cat", "--decode.max_new_tokens=3", "--decode.beam_size=2"), "the cat.*\n"),
             Use(("inspect",), "(?s)(?!.*not counted).*"),
             Use(("convert", "--to={folder}/hf"), "model.feed_forward|model.layer_kinds='M: mixer=running_mean", 2),
-            Use(("plot", "--output={folder}/plots"), "(?s).*position_encoding=alibi:ALIBI: it is from outside.*"),
+            Use(("plot", "--output={folder}/plots"), "(?s).*position_encoding=kerple:KERPLE: it is from outside.*"),
         ),
         flags=(f"--trust={','.join(path.stem for path in EXAMPLES.glob('*.py'))}",),
     ),

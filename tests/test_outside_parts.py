@@ -58,7 +58,7 @@ from transformer_jax.training.schedules import learning_rate
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 OWN = {
     "architecture": "decoder_only",
-    "position_encoding": "alibi:ALIBI",
+    "position_encoding": "kerple:KERPLE",
     "norm": "scale_norm:SCALE_NORM",
     "norm_position": "gated_sum:GATED_SUM",
     "feed_forward": "squared_relu:SQUARED_RELU",
@@ -118,25 +118,13 @@ def test_a_gated_sum():
     assert_close(y, X + X[::-1] / (1 + np.exp(-X - 1)))
 
 
-@pytest.mark.parametrize(
-    ("heads", "expected"),
-    [
-        (8, [2.0**-h for h in range(1, 9)]),
-        (6, [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]),
-        (1, [2.0**-8]),
-        (3, [2.0**-4, 2.0**-8, 2.0**-2]),
-    ],
-)
-def test_slopes_of_linear_biases(heads, expected):
-    assert example("alibi").slopes(heads) == expected
-
-
-def test_linear_biases():
-    config = tiny(num_heads=2, position_encoding="alibi:ALIBI")
+def test_logarithmic_biases():
+    config = tiny(num_heads=2, position_encoding="kerple:KERPLE")
     queries, keys = jnp.array([[3, 4]]), jnp.array([[0, 4, 9]])
-    bias = example("alibi").LinearBias(config, True).apply({}, queries, keys)
+    params = {"strength": jnp.log(jnp.array([1.0, 2.0])), "rate": jnp.log(jnp.array([1.0, 3.0]))}
+    bias = example("kerple").LogarithmicBias(config, True).apply({"params": params}, queries, keys)
     distances = np.array([[3, 1, 6], [4, 0, 5]])
-    np.testing.assert_array_equal(bias[0], [-distances / 16, -distances / 256])
+    assert_close(bias[0], [-np.log(1 + distances), -2 * np.log(1 + 3 * distances)], 1e-6)
 
 
 def test_a_running_mean():
@@ -328,7 +316,7 @@ def test_a_diagram_has_a_box_for_every_part():
     )  # of the embedding, before two parts of two kinds of layers, at the end
     assert {"running_mean:RUNNING_MEAN", "squared_relu:SQUARED_RELU", "self-attention", "feed-forward"} < {*titles}
     said = {line for box in found for line in box.lines}
-    assert {"B: alibi:ALIBI", "mish:MISH", "from outside the package"} < said
+    assert {"B: kerple:KERPLE", "mish:MISH", "from outside the package"} < said
     owners = tuple(owner for box in found for owner in box.owns)
     paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves_of(own_model()[1])]
     assert [path for path in paths if not path.startswith(owners)] == []
@@ -551,7 +539,7 @@ def test_statistics_and_tables_of_outside_objects_are_known(tmp_path, monkeypatc
     )
     trust.trust_modules("known")
     assert tiny(position_encoding="known:TABLE").has_position_table
-    assert not tiny(position_encoding="alibi:ALIBI").has_position_table
+    assert not tiny(position_encoding="kerple:KERPLE").has_position_table
     assert "norm='known:NORM' cannot be used with architecture='encoder_decoder': its statistics are over" in refused(
         model__norm="known:NORM"
     )

@@ -74,7 +74,10 @@ DRAWN = {
     "rotary_base": ({"position_encoding": "rotary"}, 1e4, 5e5),
     "attention_rotates": ({"position_encoding": "rotary"}, True, False),
     "attention_window": ({}, None, 4),
+    "rotary_fraction": ({"position_encoding": "rotary"}, 1.0, 0.5),
     "qk_norm": ({}, "none", "rms"),
+    "qk_norm_after_rotation": ({"position_encoding": "rotary", "qk_norm": "rms"}, False, True),
+    "attention_sink": ({}, "none", "learned"),
     "feed_forward": ({}, "dense", "experts"),
     "num_experts": ({"feed_forward": "experts"}, 8, 4),
     "experts_per_token": ({"feed_forward": "experts"}, 2, 1),
@@ -86,6 +89,8 @@ DRAWN = {
     "activation": ({}, "relu", "swiglu"),
     "use_bias": ({}, True, False),
     "attention_scale": ({}, True, False),
+    "attention_multiplier": ({}, None, 0.3),
+    "attention_logit_cap": ({}, None, 30.0),
     "share_embeddings": ({}, True, False),
     "tie_output": ({}, True, False),
     "output_bias": ({}, False, True),
@@ -307,6 +312,8 @@ def test_the_order_of_norm_sublayer_and_sum():
 def test_formulas_of_attention_and_feed_forward():
     assert "softmax(Q Kᵀ / √16) V" in words()
     assert "softmax(Q Kᵀ + B) V" in words(**RELATIVE, attention_scale=False)
+    assert "softmax(Q Kᵀ) V" in words(qk_norm="l2")
+    assert "softmax(0.3 Q Kᵀ + B) V" in words(position_encoding="alibi", attention_multiplier=0.3)
     assert "(swish(x G) ⊙ x W₁) W₂" in words(activation="swiglu", use_bias=False)
     assert "gelu(x W₁ + b₁) W₂ + b₂" in words(activation="gelu")
     assert "(clamped_swish(x G) ⊙ clamped_plus_one(x W₁)) W₂" in words(activation="swiglu_clamped", use_bias=False)

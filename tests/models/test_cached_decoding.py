@@ -7,7 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import Model
-from support import OPTIONS, STREAMS, assert_close, covering_params, forward, make_batch, random_params, slow_but, tiny
+from support import (
+    ATTENTIONS,
+    OPTIONS,
+    STREAMS,
+    assert_close,
+    covering_params,
+    forward,
+    make_batch,
+    random_params,
+    slow_but,
+    tiny,
+)
 
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.architecture import ARCHITECTURES
@@ -64,8 +75,13 @@ OTHER_STREAMS = [
     if fields["architecture"] in GENERATING
 ]
 
+WITH_OPTIONS = [
+    pytest.param({**fields, "architecture": architecture}, id=f"{fields['qk_norm']}-{architecture}")
+    for fields, architecture in zip(ATTENTIONS[:2], ("encoder_decoder", "decoder_only"), strict=True)
+]
 
-@pytest.mark.parametrize("fields", [*covering_params(architecture=GENERATING), *OTHER_STREAMS])
+
+@pytest.mark.parametrize("fields", [*covering_params(architecture=GENERATING), *OTHER_STREAMS, *WITH_OPTIONS])
 def test_cached_decoding_equals_the_float64_reference(fields):
     config = tiny(**fields)
     params = random_params(config)

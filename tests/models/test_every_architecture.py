@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from reference import Model
 from support import (
+    ATTENTIONS,
     HYBRIDS,
     STREAMS,
     as_batch,
@@ -104,8 +105,22 @@ OTHER_STREAMS = [
 ]
 
 
+WITH_OPTIONS = [
+    pytest.param({**fields, "architecture": architecture, "packed": packed}, id=f"{fields['qk_norm']}-{architecture}")
+    for fields, architecture, packed in zip(
+        ATTENTIONS, ("encoder_decoder", "encoder_decoder", "encoder_only"), (True, True, False), strict=True
+    )
+]
+
+
 @pytest.mark.parametrize(
-    "fields", [*covering_params(architecture=ARCHITECTURES, packed=(False, True)), *WITH_STATES, *OTHER_STREAMS]
+    "fields",
+    [
+        *covering_params(architecture=ARCHITECTURES, packed=(False, True)),
+        *WITH_STATES,
+        *OTHER_STREAMS,
+        *WITH_OPTIONS,
+    ],
 )
 def test_logits_and_weights_equal_the_float64_reference(fields):
     """The reference sees every example alone: padding, other rows and packed neighbours change nothing."""

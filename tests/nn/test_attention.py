@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from support import assert_close, tiny
+from support import assert_close, slow_but, tiny
 
-from transformer_jax.nn.attention import MultiHeadAttention, dot_product_attention
+from transformer_jax.nn.attention import MultiHeadAttention, dot_product_attention, key_bias_matters
 from transformer_jax.nn.dropout import Dropout, DropoutRates, keep_mask
 from transformer_jax.nn.kv_cache import KeyValue, cache_layout, cached_attention
 from transformer_jax.nn.masks import AttentionMask
-from transformer_jax.nn.softmax import masked_softmax
+from transformer_jax.nn.positions import ENCODINGS
+from transformer_jax.nn.softmax import attention_weights, masked_softmax
 
 B, T, S, N, H, HV = 2, 3, 5, 4, 6, 7
 RNG = np.random.default_rng(0)
@@ -213,13 +214,28 @@ def test_multi_head_attention_equals_its_equation(position_encoding, attention_s
     assert_close(read_weights, expected_weights, 2e-6)
 
 
-def test_the_key_bias_has_no_effect():
-    config = tiny(position_encoding="none")
+KEY_BIAS = {
+    "plain": {},
+    "linear biases": {"position_encoding": "alibi"},
+    "rotary": {"position_encoding": "rotary"},
+    "rotary, no width": {"position_encoding": "rotary", "rotary_fraction": 0.0},
+    "norm": {"qk_norm": "rms_full"},
+    "cap": {"attention_logit_cap": 1.0},
+    "sink": {"attention_sink": "zero"},
+}
+
+
+@pytest.mark.parametrize("fields", slow_but(KEY_BIAS["plain"], KEY_BIAS.values()), ids=str)
+def test_whether_the_key_bias_has_an_effect(fields):
+    """In the plain softmax the logits of a query all get the same number from it."""
+    config = tiny(**{"position_encoding": "none", **fields})
     x, positions = normal(B, T, 16), jnp.arange(T)[None]
     module = MultiHeadAttention(config, 2)
+    make_bias = ENCODINGS[config.position_encoding].bias
+    bias = None if make_bias is None else make_bias(config, True).apply({}, positions, positions)
 
     def self_attention(module, x):
-        return module.attend(*module.project(x, positions), None, None, None)[0]
+        return module.attend(*module.project(x, positions), None, bias, None)[0]
 
     shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), x, method=self_attention))
     params = jax.tree.map(lambda s: normal(*s.shape), shapes)
@@ -228,8 +244,167 @@ def test_the_key_bias_has_no_effect():
         return jnp.square(module.apply(params, x, method=self_attention)).sum()
 
     gradient = jax.jit(jax.grad(loss))(params)["params"]
-    sizes = {name: float(np.abs(g["bias"]).max()) for name, g in gradient.items()}
-    assert sizes["key"] < 1e-5 * sizes["query"]
+    sizes = {name: float(np.abs(gradient[name]["bias"]).max()) for name in ("query", "key")}
+    assert key_bias_matters(config) == (
+        fields not in [KEY_BIAS[n] for n in ("plain", "linear biases", "rotary, no width")]
+    )
+    assert (sizes["key"] > 1e-5 * sizes["query"]) == key_bias_matters(config)
+
+
+def softened(logits, **options):
+    """Return the weights of one query with these logits."""
+    return attention_weights(jnp.asarray(logits)[None, None, None], None, None, **options)[0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("cap", "logit", "expected"),
+    [(50.0, 30.0, 26.852478), (50.0, 50.0, 38.079708), (50.0, 100.0, 48.201379), (15.0, 5.0, 4.822691),
+     (15.0, 15.0, 11.423912)],
+)  # fmt: skip
+def test_bounded_logits_by_hand(cap, logit, expected):
+    """The ratio of two weights is that of the exponentials of their logits."""
+    weights = softened([logit, 0.0], cap=cap)
+    assert float(jnp.log(weights[0] / weights[1])) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_bound_far_away_is_none_and_comes_before_the_mask():
+    logits, bias = 4 * normal(1, 2, T, S), normal(1, 2, T, S)
+    mask = random_mask(1, 1, T, S)
+    plain = attention_weights(logits, mask, bias)
+    assert_close(attention_weights(logits, mask, bias, cap=1e6), plain, 1e-6)
+    bounded = attention_weights(logits, mask, bias, cap=0.5)
+    assert not np.asarray(bounded)[~np.broadcast_to(mask, bounded.shape)].any()
+    expected = attention_weights(0.5 * jnp.tanh((logits + bias) / 0.5), mask, None)
+    assert_close(bounded, expected, 1e-6)
+
+
+def test_sinks_by_hand():
+    with jax.enable_x64(True):
+        logits = np.array([1.0, 0.0])
+        assert_close(softened(logits, sinks=jnp.array([0.0])), [0.576117, 0.211942], 1e-6)
+        plain = softened(logits)
+        assert_close(softened(logits, sinks=jnp.array([-30.0])), plain, 1e-9)
+        for sink in (-1.0, 2.5):  # o_plain * sigmoid(logsumexp - s)
+            factor = 1 / (1 + np.exp(sink - np.log(np.exp(logits).sum())))
+            assert_close(softened(logits, sinks=jnp.array([sink])), plain * factor, 1e-12)
+
+
+def test_a_sink_is_a_key_without_a_value():
+    """One more key of zeros, whose value is zero, has the logit 0."""
+    query, key, value = normal(B, T, N, H), normal(B, S, N, H), normal(B, S, N, HV)
+    mask = random_mask(B, 1, T, S).at[0, :, 1].set(False)
+    longer = [jnp.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (key, value)]
+    wider = jnp.pad(mask, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=True)
+    expected, _ = dot_product_attention(query, *longer, wider)
+    found, weights = dot_product_attention(query, key, value, mask, sinks=jnp.zeros(N))
+    assert_close(found, expected, 1e-6)
+    assert (np.asarray(weights).sum(-1) < 1).all()
+    assert not np.any(found[0, 1])
+
+
+NORMS = ("rms", "rms_full", "layernorm", "l2")
+
+
+def of_tokens(config, params, x):
+    """Return the output [B, T, D] of self-attention over x, its queries and its keys."""
+    module = MultiHeadAttention(config, 2)
+
+    def self_attention(module):
+        query, tokens = module.project(x, jnp.arange(x.shape[1])[None])
+        return module.attend(query, tokens, None, None, None).output, query, tokens.key
+
+    return module.apply({"params": params}, method=self_attention)
+
+
+def random_attention(config):
+    """Return random parameters of one attention."""
+    rng, module = np.random.default_rng(5), MultiHeadAttention(config, 2)
+
+    def self_attention(module):
+        query, tokens = module.project(jnp.zeros((1, 2, 16)), jnp.zeros((1, 2), jnp.int32))
+        return module.attend(query, tokens, None, None, None)
+
+    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), method=self_attention))
+    return jax.tree.map(lambda s: jnp.asarray(rng.normal(size=s.shape), jnp.float32), shapes["params"])
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_normalised_queries_do_not_depend_on_the_size_of_their_kernel(name):
+    config = tiny(qk_norm=name, position_encoding="none", norm_epsilon=1e-12)
+    params, x = random_attention(config), normal(B, T, 16)
+    output, query, key = of_tokens(config, params, x)
+    larger = {**params, "query": jax.tree.map(lambda p: 10 * p, params["query"])}
+    assert_close(of_tokens(config, larger, x)[0], output, 1e-5)
+    gains = [np.abs(params[f"{of}_norm"]["scale"]).max() for of in ("query", "key") if f"{of}_norm" in params]
+    if name in ("rms", "layernorm"):  # a length of sqrt(H) before the gains
+        logits = np.einsum("btnh,bsnh->bnts", query, key) / 2.0
+        assert np.abs(logits).max() <= 2.0 * gains[0] * gains[1] * (1 + 1e-5)
+    if name == "l2":
+        assert (np.abs(np.einsum("btnh,bsnh->bnts", query, key)) <= gains[0] * (1 + 1e-5)).all()
+
+
+def test_the_norm_before_and_after_the_rotation():
+    """RMSNorm with equal gains commutes with the rotation; with others, and with LayerNorm's mean, it does not."""
+    x = normal(B, T, 16)
+    for name, gains, same in (("rms", 1.5, True), ("rms", None, False), ("layernorm", 1.5, False), ("l2", 2.0, True)):
+        outputs = []
+        for after in (False, True):
+            config = tiny(position_encoding="rotary", qk_norm=name, qk_norm_after_rotation=after)
+            params = random_attention(config)
+            if gains is not None:
+                for of in {"query_norm", "key_norm"} & {*params}:
+                    params[of] = {"scale": jnp.full_like(params[of]["scale"], gains)}
+            outputs.append(np.asarray(of_tokens(config, params, x)[0]))
+        assert (np.abs(outputs[0] - outputs[1]).max() < 1e-4) == same, name
+
+
+def test_the_learned_scale_begins_at_10_and_a_sink_at_0():
+    config = tiny(qk_norm="l2", attention_sink="learned", position_encoding="none")
+    module = MultiHeadAttention(config, 2)
+    params = jax.jit(
+        lambda: module.init(jax.random.key(0), normal(1, 2, 16), method=MultiHeadAttention.project_query)
+    )()
+    np.testing.assert_array_equal(params["params"]["query_norm"]["scale"], np.full(4, 10.0))
+    np.testing.assert_array_equal(params["params"]["sinks"], np.zeros(4))
+
+
+def test_a_multiplier_of_one_by_the_root_is_the_default():
+    x, plain = normal(B, T, 16), tiny(position_encoding="none")
+    params = random_attention(plain)
+    for scale in (True, False):
+        given = tiny(position_encoding="none", attention_multiplier=0.5, attention_scale=scale)
+        assert_close(of_tokens(given, params, x)[0], of_tokens(plain, params, x)[0], 1e-6)
+    other = tiny(position_encoding="none", attention_multiplier=0.4)
+    assert np.abs(of_tokens(other, params, x)[0] - of_tokens(plain, params, x)[0]).max() > 1e-2
+
+
+DIFFERENTIATED = (
+    {"qk_norm": "rms_full", "attention_sink": "learned", "attention_logit_cap": 0.7, "rotary_fraction": 0.5},
+    {"qk_norm": "l2", "attention_sink": "zero", "qk_norm_after_rotation": True},
+    {"qk_norm": "layernorm", "attention_multiplier": 0.3},
+)
+
+
+@pytest.mark.parametrize("fields", slow_but(DIFFERENTIATED[0], DIFFERENTIATED), ids=lambda fields: fields["qk_norm"])
+def test_gradients_equal_finite_differences_in_float64(fields):
+    """Of the reference, which computes in float64."""
+    config = tiny(position_encoding="rotary", num_kv_heads=2, **fields)
+    params, x = random_attention(config), normal(1, T, 16)
+    model, x64 = reference.Model(config, None), np.asarray(x, np.float64)
+    leaves, tree = jax.tree.flatten(params)
+    gradient = jax.tree.leaves(jax.jit(jax.grad(lambda p: jnp.square(of_tokens(config, p, x)[0]).sum()))(params))
+
+    def loss(number, step):
+        arrays = [np.asarray(leaf, np.float64) for leaf in leaves]
+        arrays[number] = arrays[number] + step
+        output, _ = model.heads(config, jax.tree.unflatten(tree, arrays), x64, x64, np.arange(T)[None], None, None)
+        return np.square(output).sum()
+
+    for number, leaf in enumerate(leaves):
+        direction = np.random.default_rng(number).normal(size=leaf.shape)
+        expected = (loss(number, 1e-5 * direction) - loss(number, -1e-5 * direction)) / 2e-5
+        found = (np.asarray(gradient[number], np.float64) * direction).sum()
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-3), number
 
 
 @pytest.mark.parametrize("length", [1, 3, 20])
@@ -243,6 +418,8 @@ def test_attention_over_a_cache_is_attention(length, kv_heads):
     mask = jnp.asarray(random.random((2, 1, length, 9)) < 0.6).at[0, 0, 0].set(False)
     bias = jnp.asarray(random.standard_normal((1, 4, length, 9)), jnp.float32)
     cache = cache_layout(KeyValue(key, value))
-    for options in ({}, {"mask": mask}, {"mask": mask, "bias": bias, "scale": 0.3}):
+    sinks = jnp.asarray(random.standard_normal(4), jnp.float32)
+    everything = {"mask": mask, "bias": bias, "scale": 0.3, "cap": 0.8, "sinks": sinks}
+    for options in ({}, {"mask": mask}, everything):
         expected, _ = dot_product_attention(query, key, value, **options)
         assert_close(jax.jit(functools.partial(cached_attention, **options))(query, cache), expected, 1e-6)

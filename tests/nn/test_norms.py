@@ -5,7 +5,7 @@ import pytest
 from reference import norm
 from support import assert_close, tiny
 
-from transformer_jax.nn.norms import Norm, layer_norm, make_norm, rms_norm
+from transformer_jax.nn.norms import Norm, WideNorm, l2_norm, layer_norm, make_norm, rms_norm
 
 RNG = np.random.default_rng(0)
 SHAPE = (2, 3, 16)
@@ -37,6 +37,18 @@ def test_layer_norm_of_literal_numbers():
 def test_rms_norm_of_literal_numbers():
     y = rms_norm(jnp.array([[1.0, 2.0, 3.0, 4.0]]), jnp.array([1.0, 1.0, 1.0, 10.0]), 0.0)  # mean of squares 7.5
     assert_close(y, [[0.3651484, 0.7302967, 1.0954451, 14.605935]], 1e-6)
+
+
+def test_norms_of_queries_by_hand():
+    """(3, 4) has the root mean square 5 / sqrt(2), and the length 5."""
+    query = jnp.array([[[[3.0, 4.0]]]])
+    assert_close(rms_norm(query, jnp.ones(2), 0.0)[0, 0, 0], [0.848528, 1.131371], 1e-6)
+    assert_close(l2_norm(query, 0.0)[0, 0, 0], [0.6, 0.8], 1e-6)
+    assert not l2_norm(jnp.zeros((1, 4)), 1e-6).any()
+    # Two heads, (1, 1) and (1, 3): together a root mean square of sqrt(3).
+    heads, scale = jnp.array([[[[1.0, 1.0], [1.0, 3.0]]]]), jnp.array([1.0, 2.0, 1.0, 1.0])
+    y = WideNorm(0.0).apply({"params": {"scale": scale}}, heads)
+    assert_close(y[0, 0], np.array([[1.0, 2.0], [1.0, 3.0]]) / np.sqrt(3), 1e-6)
 
 
 def test_rms_norm_does_not_centre_and_layer_norm_does():

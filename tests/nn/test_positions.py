@@ -12,10 +12,13 @@ from transformer_jax.errors import DataError
 from transformer_jax.nn.positions import (
     ENCODINGS,
     LearnedPositions,
+    LinearBias,
     RelativeBias,
+    alibi_slopes,
     bucket_starts,
     relative_buckets,
     rotary,
+    rotated,
     sinusoidal,
 )
 
@@ -154,6 +157,41 @@ def test_relative_bias_looks_up_its_table(bidirectional):
     assert bias.dtype == jnp.float32
     for b, n, t, s in np.ndindex(2, 4, 2, 3):
         assert bias[b, n, t, s] == table[reference.bucket(int(keys[b, s] - queries[b, t]), bidirectional, 8, 20), n]
+
+
+@pytest.mark.parametrize(
+    ("heads", "expected"),
+    [
+        (8, [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]),
+        (6, [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]),
+        (1, [0.00390625]),
+        (3, [0.0625, 0.00390625, 0.25]),
+        (12, [2.0**-h for h in range(1, 9)] + [2.0 ** (-h / 2) for h in (1, 3, 5, 7)]),
+    ],
+)
+def test_slopes_of_linear_biases(heads, expected):
+    assert list(alibi_slopes(heads)) == expected
+
+
+def test_linear_biases_count_the_distance_on_both_sides():
+    config = tiny(num_heads=2, position_encoding="alibi")
+    queries, keys = jnp.array([[3, 4]]), jnp.array([[0, 4, 9]])
+    bias = LinearBias(config, True).apply({}, queries, keys)
+    distances = np.array([[3, 1, 6], [4, 0, 5]])
+    np.testing.assert_array_equal(bias[0], [-distances / 16, -distances / 256])
+    np.testing.assert_array_equal(bias, LinearBias(config, True).apply({}, queries + 1000, keys + 1000))
+
+
+def test_partial_rotation_turns_the_first_dimensions_with_rates_of_their_number():
+    """The numbers are those of a head of 4 at position 1, interleaved."""
+    x = jnp.arange(1.0, 9.0).reshape(1, 1, 1, 8)
+    y = rotated(rotary, x, jnp.array([[1]]), 10_000.0, 4)[0, 0, 0]
+    assert_close(y[:4], [-1.14264, 1.922076, 2.959851, 4.0298], 1e-5)
+    np.testing.assert_array_equal(y[4:], x[0, 0, 0, 4:])
+    assert rotated(rotary, x, jnp.array([[1]]), 10_000.0, 0) is x
+    np.testing.assert_array_equal(
+        rotated(rotary, x, jnp.array([[1]]), 10_000.0, 8), rotary(x, jnp.array([[1]]), 10_000.0)
+    )
 
 
 def test_learned_positions_are_rows_of_the_table():

@@ -22,6 +22,8 @@ CHANGED: dict[str, tuple[str, float]] = {
     "model.attention_dropout_rate": ("dropout.attention", 0.3),
     "model.activation_dropout_rate": ("dropout.activation", 0.3),
     "model.final_dropout_rate": ("dropout.final", 0.3),
+    "model.attention_multiplier": ("model.attention_multiplier", 0.9),
+    "model.attention_logit_cap": ("model.attention_logit_cap", 0.1),
     "model.teacher_forcing_rate": ("model.teacher_forcing_rate", 0.2),
     "model.residual_multiplier": ("model.residual_multiplier", 0.5),
     "model.embedding_multiplier": ("model.embedding_multiplier", 2.0),
@@ -63,6 +65,7 @@ SWITCHES = {
 EXPERTS = {"model.feed_forward": "experts", "training.balance_loss": 0.01, "training.router_z_loss": 0.001}
 # The decay begins after the third update.
 WSD = {"optimizer.schedule": "wsd", "optimizer.decay_fraction": 0.6, "optimizer.decay_steps": 7}
+LOGITS = {"model.attention_multiplier": 0.2, "model.attention_logit_cap": 2.0}
 MUON = {"optimizer.name": "muon", "optimizer.adam_rate_factor": 0.7}
 OUTPUTS = {
     **{"model.scale_embeddings": False, "model.embedding_multiplier": 3.0, "model.logits_multiplier": 0.5},
@@ -74,6 +77,7 @@ BASES = {
     "model.teacher_forcing_rate": SMALL_RECURRENT,
     "model.residual_multiplier": {"model.residual_multiplier": 0.8},
     **dict.fromkeys((*OUTPUTS,)[1:], OUTPUTS),
+    **dict.fromkeys(LOGITS, LOGITS),
     "seed": {"seed_init": 3},
     "optimizer.decay_fraction": WSD,
     "optimizer.decay_power": WSD,
@@ -86,9 +90,9 @@ every_hyper_field = pytest.mark.parametrize("name", CHANGED)
 every_switch = pytest.mark.parametrize("name", sorted({*SWITCHES} - {*OF_LABELS}))
 
 
-def based(name: str, value: Any = None) -> ExperimentConfig:
-    """Return the small config that reads a field, with a value for it."""
-    return small_config({**BASES.get(name, {}), **({} if value is None else {name: value})})
+def based(name: str, *value: Any) -> ExperimentConfig:
+    """Return the small config that reads a field, with a value for it if there is one."""
+    return small_config({**BASES.get(name, {}), **dict.fromkeys([name] * len(value), *value)})
 
 
 def scalars(hyper: Hyper) -> dict[str, Any]:

@@ -331,6 +331,15 @@ def test_berts_exceptions_from_weight_decay():
     assert {"head/output/bias", "head/norm/scale", "encoder/embedding_norm/bias"} <= excluded
 
 
+def test_sinks_and_gains_of_queries_and_keys_do_not_decay():
+    params = shapes_of({"model.qk_norm": "l2", "model.attention_sink": "learned", "model.position_encoding": "rotary"})
+    attention = "decoder/layers/self_attention"
+    for name in ("matrices", "all_but_norms_and_biases"):
+        mask = by_path(DECAY_MASKS[name](params))
+        assert not mask[f"{attention}/sinks"]
+        assert not mask[f"{attention}/query_norm/scale"]
+
+
 def test_the_mask_distinguishes_a_stacked_scale_from_a_matrix():
     params, mask = by_path(shapes_of({})), by_path(DECAY_MASKS["matrices"](shapes_of({})))
     scale, kernel = "encoder/layers/feed_forward_residual/norm/scale", "encoder/layers/feed_forward/out/kernel"

@@ -34,6 +34,7 @@ _WITH_ENCODER = {_ARCHITECTURE: ("encoder_decoder", "encoder_only", RECURRENT)}
 _WITH_DECODER = {_ARCHITECTURE: ("encoder_decoder", "decoder_only", RECURRENT)}
 _NORMS = "transformer_jax.nn.norms:NORMS"
 _PLACES = "transformer_jax.nn.residual:NORM_POSITIONS"
+_QK_NORMS = "transformer_jax.nn.attention:QK_NORMS"
 _ENCODER_ONLY = {_ARCHITECTURE: ("encoder_only",)}
 NORMS_OVER_BATCH = ("batchnorm",)
 """The values of `model.norm` whose statistics are over the tokens of a batch: `nn.norms.NormKind.over_batch`."""
@@ -231,10 +232,34 @@ class ModelConfig:
         per_layer=True,
         of_attention=True,
     )
+    rotary_fraction: float = number(
+        1.0,
+        "`rotary`: rotate only the first dimensions of every head, this part of head_dim; the others see no positions",
+        0.0,
+        1.0,
+        read_by=_WITH_ATTENTION | {"model.position_encoding": ("rotary",)},
+        of_attention=True,
+    )
     qk_norm: str = choice(
         "none",
-        "transformer_jax.nn.attention:QK_NORMS",
-        "norm of queries and keys, with gains that all heads share: `rms` over each head, before the rotation",
+        _QK_NORMS,
+        "norm of queries and keys: `rms` and `layernorm` over each head with gains that all heads share, `rms_full` "
+        "over all heads together, `l2` to length 1 with a learned scale of the logits for each head; nn/attention.py",
+        read_by=_WITH_ATTENTION,
+        of_attention=True,
+    )
+    qk_norm_after_rotation: bool = field(
+        False,
+        "`rotary`: the norm of queries and keys follows the rotation; false: it comes before",
+        read_by=_WITH_ATTENTION
+        | {"model.position_encoding": ("rotary",), "model.qk_norm": Choices(_QK_NORMS, without=("none",))},
+        of_attention=True,
+    )
+    attention_sink: str = choice(
+        "none",
+        ("none", "zero", "learned"),
+        "one more logit of every softmax, whose weight reads no value: 0, or a learned number for each head; a query "
+        "can then attend to nothing",
         read_by=_WITH_ATTENTION,
         of_attention=True,
     )
@@ -286,6 +311,28 @@ class ModelConfig:
         True, "biases in projections, feed-forward, LayerNorm and BatchNorm", read_by=_OF_TRANSFORMERS
     )
     attention_scale: bool = field(True, "divide attention logits by sqrt(head_dim)", read_by=_WITH_ATTENTION)
+    attention_multiplier: DerivedFloat = number(
+        None,
+        "factor of the attention logits in place of 1 / sqrt(head_dim); default: as attention_scale says",
+        above=0.0,
+        hyper=True,
+        switch=True,
+        off=None,
+        evaluated=True,
+        read_by=_WITH_ATTENTION,
+        of_attention=True,
+    )
+    attention_logit_cap: DerivedFloat = number(
+        None,
+        "bounds attention logits smoothly: c tanh(z / c) with this c; default: no bound",
+        above=0.0,
+        hyper=True,
+        switch=True,
+        off=None,
+        evaluated=True,
+        read_by=_WITH_ATTENTION,
+        of_attention=True,
+    )
     share_embeddings: bool = field(True, "one embedding table for source and target", read_by=_TWO_STACKS)
     tie_output: bool = field(
         True,
@@ -539,6 +586,11 @@ class ModelConfig:
         return self.position_encoding == "learned" if outside is None else outside.has_table
 
     @property
+    def rotary_dim(self) -> int:
+        """Number of dimensions of a head that rotary positions rotate, the first ones."""
+        return round(self.rotary_fraction * self.resolved().head_dim)
+
+    @property
     def has_norms_over_batch(self) -> bool:
         """Whether its norms have statistics over the tokens of a batch: `nn.norms.NormKind.over_batch`."""
         outside = outside_object(self, "norm")
@@ -591,6 +643,27 @@ class ModelConfig:
             )
         if self.position_encoding == "rotary" and head_dim % 2:
             yield f"head_dim={head_dim} is odd; position_encoding='rotary' rotates pairs"
+        if self.qk_norm == "l2" and self.attention_multiplier is not None:
+            yield (
+                f"attention_multiplier={self.attention_multiplier:g} has no effect with qk_norm='l2', which learns the "
+                "factor of the logits; leave one of them out"
+            )
+        elif self.qk_norm != "none" and not self.attention_scale and self.attention_multiplier is None:
+            yield (
+                f"qk_norm='{self.qk_norm}' with attention_scale=false: logits of normalised queries and keys can be as "
+                "large as head_dim; set attention_multiplier, or attention_scale=true"
+            )
+        rotated = self.rotary_fraction * head_dim
+        if self.position_encoding == "rotary" and abs(rotated - 2 * round(rotated / 2)) > 1e-6 * head_dim:
+            yield (
+                f"rotary_fraction={self.rotary_fraction:g} of head_dim={head_dim} is {rotated:g}; "
+                "position_encoding='rotary' rotates pairs, so it must be an even whole number"
+            )
+        if self.position_encoding == "alibi" and self.inputs == "patches":
+            yield (
+                "position_encoding='alibi' cannot be used with inputs='patches': it counts distances in a text, and "
+                "patches have rows and columns; use 'sinusoidal_2d' or 'learned'"
+            )
         if self.position_encoding == "relative" and self.relative_num_buckets % 2:
             yield f"relative_num_buckets={self.relative_num_buckets} is odd; half serve each direction"
         if self.position_encoding == "relative" and self.relative_max_distance <= self.relative_num_buckets // 2:

@@ -19,6 +19,7 @@ from transformer_jax.config import (
     parse_kinds,
 )
 from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.nn.attention import divides_by_root
 from transformer_jax.nn.embeddings import TokenEmbedding
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.feed_forwards import FEED_FORWARDS
@@ -411,12 +412,13 @@ def _mask_lines(config: ExperimentConfig, mask: str) -> tuple[str, ...]:
 
 def _heads(config: ModelConfig, has_bias: bool) -> tuple[str, ...]:
     fewer = config.num_kv_heads != config.num_heads
-    scale = f" / √{config.head_dim}" if config.attention_scale else ""
+    scale = f" / √{config.head_dim}" if divides_by_root(config) else ""
+    factor = "" if config.attention_multiplier is None else f"{config.attention_multiplier:g} "
     values = f", d_v = {config.value_head_dim}" if config.value_head_dim != config.head_dim else ""
     return lines(
         f"{config.num_heads} heads, d_k = {config.head_dim}{values}",
         fewer and f"{config.num_kv_heads} for keys and values",
-        f"softmax(Q Kᵀ{scale}{' + B' if has_bias else ''}) V",
+        f"softmax({factor}Q Kᵀ{scale}{' + B' if has_bias else ''}) V",
     )
 
 

@@ -51,10 +51,13 @@ def sinusoid_table(config: ModelConfig) -> np.ndarray:
 
 
 def rotary_table(config: ModelConfig) -> np.ndarray:
-    """Return the pair (1, 0) of every plane, rotated by each position: [P, H] for the first P <= `SHOWN` positions."""
+    """Return the pair (1, 0) of every plane, rotated by each position: [P, H] for the first P <= `SHOWN` positions.
+
+    With a `rotary_fraction`, only the dimensions that it rotates.
+    """
     length = min(config.num_positions, SHOWN)
-    start = jnp.tile(jnp.array([1.0, 0.0]), config.head_dim // 2)
-    heads = jnp.broadcast_to(start, (1, length, 1, config.head_dim))
+    start = jnp.tile(jnp.array([1.0, 0.0]), config.rotary_dim // 2)
+    heads = jnp.broadcast_to(start, (1, length, 1, config.rotary_dim))
     return np.asarray(rotary(heads, jnp.arange(length)[None], config.rotary_base)[0, :, 0])
 
 

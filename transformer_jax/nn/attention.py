@@ -21,10 +21,11 @@ from transformer_jax.nn.layer_inputs import LayerInputs, LayerState, Mixed, Site
 from transformer_jax.nn.layer_values import EQUAL, LayerValues, value_in
 from transformer_jax.nn.linear import Linear, fused, product_float32
 from transformer_jax.nn.masks import AttentionMask, window_mask
+from transformer_jax.nn.model_numbers import number_of
 from transformer_jax.nn.monitored import Largest, is_monitored, mean_over_tokens, monitor
-from transformer_jax.nn.norms import HeadNorm, rms_norm
-from transformer_jax.nn.positions import ENCODINGS
-from transformer_jax.nn.softmax import masked_softmax
+from transformer_jax.nn.norms import HeadNorm, UnitNorm, WideNorm, layer_norm
+from transformer_jax.nn.positions import ENCODINGS, rotated
+from transformer_jax.nn.softmax import attention_weights
 from transformer_jax.typing import Activations, Array, Bias, Heads, Mask, Positions, Weights
 
 
@@ -50,6 +51,8 @@ def dot_product_attention(
     bias: Bias | None = None,
     scale: float = 1.0,
     dropout: Dropout | None = None,
+    cap: float | Float[Array, ""] | None = None,
+    sinks: Float[Array, " N"] | None = None,
 ) -> Attended:
     """Return softmax(scale * Q K^T + bias) V for every head (Vaswani et al. 2017, equation 1).
 
@@ -64,6 +67,7 @@ def dot_product_attention(
       bias: float, broadcastable to [B, N, T, S].
       scale: factor of the logits; 1 / sqrt(H) in the paper.
       dropout: drops attention weights.
+      cap, sinks: see `softmax.attention_weights`.
     Returns: output [B, T, N, Hv] and the weights before dropout [B, N, T, S], both in the type of query.
     """
     B, T, N, H = query.shape
@@ -73,25 +77,53 @@ def dot_product_attention(
     queries = (query * jnp.asarray(scale, query.dtype)).reshape(B, T, K, N // K, H)
     queries = jnp.moveaxis(queries, 1, 3).reshape(B, K, N // K * T, H)  # [B, T, K, G, H] -> [B, K, G T, H]
     logits = product_float32("bkqh,bksh->bkqs", queries, jnp.swapaxes(key, 1, 2)).reshape(B, N, T, S)
-    if bias is not None:
-        logits = logits + bias
-    weights = masked_softmax(logits, mask).astype(query.dtype)  # [B, N, T, S]
+    weights = attention_weights(logits, mask, bias, cap, sinks).astype(query.dtype)  # [B, N, T, S]
     kept = drop(weights, dropout, "attention").reshape(B, K, N // K * T, S)
     output = kept @ jnp.swapaxes(value, 1, 2)  # [B, K, G T, Hv]
     output = jnp.moveaxis(output.reshape(B, K, N // K, T, value.shape[-1]), 3, 1)  # [B, T, K, G, Hv]
     return Attended(output.reshape(B, T, N, value.shape[-1]), weights)
 
 
-QK_NORMS: dict[str, Callable[[Array, Array, float], Array] | None] = {"none": None, "rms": rms_norm}
-"""By the values of `model.qk_norm`: functions of (queries or keys, gains, epsilon)."""
+class QKNorm(NamedTuple):
+    """A norm of queries and keys. A new one is a new entry of `QK_NORMS`.
+
+    module: (config, of_queries) -> a module that maps queries, or keys, [..., N or K, H] to the same shape.
+    learns_scale: whether its parameters take the place of the factor 1 / sqrt(H) of the logits.
+    """
+
+    module: Callable[[ModelConfig, bool], nn.Module]
+    learns_scale: bool = False
+
+
+def _layer_norm(x: Array, scale: Array, epsilon: float) -> Array:
+    return layer_norm(x, scale, None, epsilon)
+
+
+QK_NORMS: dict[str, QKNorm | None] = {
+    "none": None,
+    "rms": QKNorm(lambda config, _: HeadNorm(config.head_dim, config.norm_epsilon, kind=config.norm_scale)),
+    "rms_full": QKNorm(lambda config, _: WideNorm(config.norm_epsilon, config.norm_scale)),
+    "layernorm": QKNorm(
+        lambda config, _: HeadNorm(config.head_dim, config.norm_epsilon, _layer_norm, config.norm_scale)
+    ),
+    "l2": QKNorm(lambda config, of_queries: UnitNorm(config.norm_epsilon, of_queries), learns_scale=True),
+}
+"""By the values of `model.qk_norm`; None for no norm.
+
+`rms` is that of Qwen3 and Gemma 3, `rms_full` that of OLMo 2, `layernorm` that of Dehghani et al. 2023, section 2.2.
+With `l2` the logit is s q k / (|q| |k|), s learned by each head (Henry et al. 2020, section 3, with one s for all).
+"""
 
 
 class MultiHeadAttention(nn.Module):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_N) W^O, head_n = Attention(x W_n^Q, y W_n^K, y W_n^V).
 
-    Vaswani et al. 2017, section 3.2.2. Self-attention is the case y = x. The key bias adds the same number to
-    all logits of a query. So it has no effect on the output, and its gradient is exactly zero; but not with `qk_norm`,
-    which normalises queries and keys (Dehghani et al. 2023, section 2.2; with RMSNorm per head, Qwen3 and Gemma 3).
+    Vaswani et al. 2017, section 3.2.2. Self-attention is the case y = x. The order is: projections, `qk_norm`,
+    rotation, the scale of the logits, their bias, `attention_logit_cap`, mask, softmax with `attention_sink`. With
+    `qk_norm_after_rotation` the first two change places. Cross-attention has all of them but rotation and bias.
+
+    The key bias adds the same number to all logits of a query. In the plain softmax without rotation it has no effect
+    on the output, and its gradient is exactly zero. With a norm, a cap or a sink it has one (`key_bias_matters`).
 
     num_sums: number of residual sums of the stack; initial values of the output projection may depend on it.
     """
@@ -107,8 +139,9 @@ class MultiHeadAttention(nn.Module):
         self.key = Linear(width, (config.num_kv_heads, config.head_dim), bias, init)
         self.value = Linear(width, (config.num_kv_heads, config.value_head_dim), bias, init)
         if (norm := QK_NORMS[config.qk_norm]) is not None:
-            self.query_norm = HeadNorm(config.head_dim, config.norm_epsilon, norm, config.norm_scale)
-            self.key_norm = HeadNorm(config.head_dim, config.norm_epsilon, norm, config.norm_scale)
+            self.query_norm, self.key_norm = norm.module(config, True), norm.module(config, False)
+        if config.attention_sink == "learned":
+            self.sinks = self.param("sinks", nn.initializers.zeros, (config.num_heads,))
         residual_init = residual_kernel_init(config, self.num_sums)
         self.out = Linear((config.num_heads, config.value_head_dim), width, bias, residual_init)
 
@@ -120,31 +153,38 @@ class MultiHeadAttention(nn.Module):
         """
         config = self.config
         query, key, value = fused(x, [self.query, self.key, self.value])
-        query, key = self._query(query), self._key(key)
+        if not config.qk_norm_after_rotation:
+            query, key = self._normed(query, "query"), self._normed(key, "key")
         rotate = ENCODINGS[config.position_encoding].rotate
         rotates = value_in(config, values, "attention_rotates")
         if rotate is not None and rotates is not False:
             base = value_in(config, values, "rotary_base")
             places = positions if rotates is True else positions * rotates  # at position 0 nothing is rotated
-            query, key = rotate(query, places, base), rotate(key, places, base)
+            query, key = (rotated(rotate, y, places, base, config.rotary_dim) for y in (query, key))
+        if config.qk_norm_after_rotation:
+            query, key = self._normed(query, "query"), self._normed(key, "key")
         return Projected(query, KeyValue(key, value))
 
     def project_query(self, x: Activations) -> Heads:
         """Return queries [B, T, N, H] of x [B, T, D] to another stack's output."""
-        return self._query(self.query(x))
+        return self._normed(self.query(x), "query")
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeyValue:
         """Return keys and values of another stack's output, memory [B, S, D]."""
         key, value = fused(memory, [self.key, self.value])
-        return KeyValue(self._key(key), value)
+        return KeyValue(self._normed(key, "key"), value)
 
-    def _query(self, query: Heads) -> Heads:
-        """Return queries as the logits read them, but for the rotation."""
-        return query if QK_NORMS[self.config.qk_norm] is None else self.query_norm(query)
+    def _normed(self, heads: Heads, name: str) -> Heads:
+        """Return queries or keys with the norm of `name`, `query` or `key`, if there is one."""
+        return heads if QK_NORMS[self.config.qk_norm] is None else getattr(self, f"{name}_norm")(heads)
 
-    def _key(self, key: Float[Array, "B S K H"]) -> Float[Array, "B S K H"]:
-        """Return keys as `_query` returns queries."""
-        return key if QK_NORMS[self.config.qk_norm] is None else self.key_norm(key)
+    @property
+    def _sinks(self) -> Float[Array, " N"] | None:
+        """The logits of the sinks of all heads; None without sinks."""
+        kind = self.config.attention_sink
+        if kind == "none":
+            return None
+        return self.sinks if kind == "learned" else jnp.zeros(self.config.num_heads)
 
     def attend(
         self,
@@ -163,24 +203,30 @@ class MultiHeadAttention(nn.Module):
           is_token, first: of a monitored step; the queries that count, and the first keys of texts (`_monitor`).
         Returns: [B, T, D] and, with `return_weights`, weights [B, N, T, S]; None for a cache.
         """
-        allowed = None if mask is None else mask.allowed
-        scale = self.config.head_dim**-0.5 if self.config.attention_scale else 1.0
+        config, allowed = self.config, None if mask is None else mask.allowed
+        cap, multiplier = (number_of(config, f"attention_{name}") for name in ("logit_cap", "multiplier"))
+        scale = config.head_dim**-0.5 if divides_by_root(config) else 1.0
+        if multiplier is not None:
+            # On the queries: the kernels take only a number that is known when they are compiled.
+            query, scale = (query.astype(jnp.float32) * multiplier).astype(query.dtype), 1.0
         if isinstance(tokens, LayerCache):
-            return Attended(self.out(cached_attention(query, tokens, allowed, bias, scale)), None)
+            heads = cached_attention(query, tokens, allowed, bias, scale, cap, self._sinks)
+            return Attended(self.out(heads), None)
         kernel = choose(
-            self.config,
+            config,
             "none" if mask is None else mask.kind,
             returns_weights=self.return_weights,
             drops_weights=dropout is not None and dropout.rates.attention is not None,
+            caps_logits=cap is not None,
         ).name
         weights = None
         if kernel != "reference":
             heads = library_attention(query, *tokens, mask, bias, scale, kernel)
         else:
-            heads, weights = dot_product_attention(query, *tokens, allowed, bias, scale, dropout)
+            heads, weights = dot_product_attention(query, *tokens, allowed, bias, scale, dropout, cap, self._sinks)
         if is_monitored(self):
             if weights is None:
-                weights = dot_product_attention(query, *tokens, allowed, bias, scale).weights
+                weights = dot_product_attention(query, *tokens, allowed, bias, scale, None, cap, self._sinks).weights
             assert weights is not None, "the reference returns its weights"
             keys = jnp.repeat(tokens.key, query.shape[2] // tokens.key.shape[2], axis=2)  # [B, S, N, H]
             logits = scale * product_float32("btnh,bsnh->bnts", query, keys) + (0.0 if bias is None else bias)
@@ -262,8 +308,26 @@ PARAMETER_AXES = {
     "out/kernel": Axes(("heads", None), ("emb",)),
     "out/bias": Axes((), (None,)),
     "(query|key)_norm/scale": Axes((), (None,)),
+    "sinks": Axes((), ("heads",)),
 }
 """Axes of the parameters of `MultiHeadAttention`, by the end of their paths."""
+
+
+def divides_by_root(config: ModelConfig) -> bool:
+    """Return whether logits are divided by sqrt(H), and not multiplied by another number."""
+    norm = QK_NORMS[config.qk_norm]
+    is_learned = norm is not None and norm.learns_scale
+    return config.attention_scale and config.attention_multiplier is None and not is_learned
+
+
+def key_bias_matters(config: ModelConfig) -> bool:
+    """Return whether the output of self-attention depends on the bias of the keys."""
+    return (
+        config.qk_norm != "none"
+        or config.attention_sink != "none"
+        or config.attention_logit_cap is not None
+        or (ENCODINGS[config.position_encoding].rotate is not None and config.rotary_dim > 0)
+    )
 
 
 def mask_kind(config: ModelConfig, kind: str) -> str:

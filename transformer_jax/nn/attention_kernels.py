@@ -1,7 +1,7 @@
 """The choice of the implementation that computes attention in training and evaluation.
 
 - `reference`: `attention.dot_product_attention`, the equation written out. Only it can drop attention weights or
-  return them.
+  return them; it alone has `attention_logit_cap` and `attention_sink`.
 - `xla`: `jax.nn.dot_product_attention`, JAX's own implementation of the same products.
 - `cudnn`: the same function on an NVIDIA GPU by cuDNN's fused kernel (Dao et al. 2022), which never stores the
   weights [B, N, T, S].
@@ -38,6 +38,7 @@ def choose(
     *,
     returns_weights: bool = False,
     drops_weights: bool = False,
+    caps_logits: bool = False,
     backend: str | None = None,
 ) -> Choice:
     """Return the implementation for one attention of a model.
@@ -46,18 +47,20 @@ def choose(
       config: resolved.
       kind: kind of its mask (`masks.AttentionMask.kind`); `none` if there is no mask.
       returns_weights: whether the attention weights are returned.
-      drops_weights: whether dropout acts on them.
+      drops_weights: whether dropout acts on them. caps_logits: whether they have an `attention_logit_cap`. Both are
+        true as well if the config says so.
       backend: `cpu`, `gpu` or `tpu`; by default JAX's default backend.
     Raises: ConfigError if the config asks for an implementation that cannot compute this attention here.
     """
     backend = backend or jax.default_backend()
     asked: Any = config.attention_implementation
     drops_weights = drops_weights or config.attention_dropout_rate > 0
+    caps_logits = caps_logits or config.attention_logit_cap is not None
     obstacles = {
         "auto": "",
         "reference": "",
-        "xla": _xla_obstacle(config, drops_weights),
-        "cudnn": _xla_obstacle(config, drops_weights) or _cudnn_obstacle(config, kind, backend),
+        "xla": _xla_obstacle(config, drops_weights, caps_logits),
+        "cudnn": _xla_obstacle(config, drops_weights, caps_logits) or _cudnn_obstacle(config, kind, backend),
     }
     if obstacles[asked]:
         raise ConfigError(f"config: model.attention_implementation='{asked}' is not possible: {obstacles[asked]}")
@@ -77,10 +80,14 @@ def choose(
 _KINDS = {"causal": "a causal mask", "lengths": "a mask of lengths", "none": "no mask"}
 
 
-def _xla_obstacle(config: ModelConfig, drops_weights: bool) -> str:
+def _xla_obstacle(config: ModelConfig, drops_weights: bool, caps_logits: bool) -> str:
     """Return the reason why `jax.nn.dot_product_attention` cannot compute this attention; empty if it can."""
     if drops_weights:
         return "attention_dropout_rate is not 0, and only 'reference' drops attention weights"
+    if caps_logits:
+        return "attention_logit_cap is set, and only 'reference' bounds the logits"
+    if config.attention_sink != "none":
+        return f"attention_sink='{config.attention_sink}', and only 'reference' has one more logit in its softmax"
     if config.value_head_dim != config.head_dim:
         return f"value_head_dim={config.value_head_dim} is not head_dim={config.head_dim}"
     return ""

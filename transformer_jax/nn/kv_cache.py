@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.linear import product_float32
-from transformer_jax.nn.softmax import masked_softmax
+from transformer_jax.nn.softmax import attention_weights
 from transformer_jax.typing import Array, Bias, Heads, Mask
 
 
@@ -105,12 +105,14 @@ def cached_attention(
     mask: Mask | None = None,
     bias: Bias | None = None,
     scale: float = 1.0,
+    cap: float | Float[Array, ""] | None = None,
+    sinks: Float[Array, " N"] | None = None,
 ) -> Float[Array, "B T N Hv"]:
     """Return the output of attention over a cache; equals `attention.dot_product_attention` over its tokens.
 
     Args:
       query: [B, T, N, H].
-      cache: C slots; mask: bool, bias: float; both broadcastable to [B, N, T, C].
+      cache: C slots; mask: bool, bias: float; both broadcastable to [B, N, T, C]. cap, sinks: see `attention_weights`.
     Returns: [B, T, N, Hv] in the type of query.
     """
     batch, length, heads, dim = query.shape
@@ -119,8 +121,6 @@ def cached_attention(
     rows = rows.reshape(matrices, -1, dim)  # [B, K G, T, H] -> [M, G T, H]: queries that share a key
     logits = product_float32("mrh,mhc->mrc", rows, cache.key)  # r: G T
     logits = logits.reshape(batch, heads, length, capacity)  # [B, N, T, C]
-    if bias is not None:
-        logits = logits + bias
-    weights = masked_softmax(logits, mask).astype(query.dtype)
+    weights = attention_weights(logits, mask, bias, cap, sinks).astype(query.dtype)
     output = jnp.einsum("mrc,mcv->mrv", weights.reshape(matrices, -1, capacity), cache.value)
     return output.reshape(batch, heads, length, -1).transpose(0, 2, 1, 3)  # [B, N, T, Hv] -> [B, T, N, Hv]

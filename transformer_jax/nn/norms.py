@@ -188,6 +188,12 @@ class Norm(nn.Module):
         return mean, variance
 
 
+def l2_norm(x: Float[Array, "*batch D"], epsilon: float) -> Float[Array, "*batch D"]:
+    """Return x / sqrt(|x|^2 + epsilon) over the last axis, [..., D] in the type of x: length 1, and 0 for zeros."""
+    x32 = x.astype(jnp.float32)
+    return (x32 * jax.lax.rsqrt(jnp.square(x32).sum(-1, keepdims=True) + epsilon)).astype(x.dtype)
+
+
 class HeadNorm(nn.Module):
     """Owns `scale` [H], the gains of a norm over the features of one head, which all heads share.
 
@@ -203,6 +209,41 @@ class HeadNorm(nn.Module):
     def __call__(self, x: Float[Array, "*batch N H"]) -> Float[Array, "*batch N H"]:
         """Normalise every head of x by itself."""
         return self.function(x, gains(self, self.kind, self.width), self.epsilon)
+
+
+class WideNorm(nn.Module):
+    """Owns `scale` [N H], the gains of an RMSNorm over all heads of a token together (OLMo et al. 2025, OLMo 2).
+
+    kind: of the gains, a key of `NORM_SCALES`.
+    """
+
+    epsilon: float
+    kind: str = "learned"
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch N H"]) -> Float[Array, "*batch N H"]:
+        """Normalise the heads of every token, joined in their order."""
+        joined = x.reshape(*x.shape[:-2], -1)
+        return rms_norm(joined, gains(self, self.kind, joined.shape[-1]), self.epsilon).reshape(x.shape)
+
+
+class UnitNorm(nn.Module):
+    """Gives every head the length 1 (Henry et al. 2020, section 3), and then its own factor if there are some.
+
+    Owns `scale` [N], the factors, 10 at first; nothing without factors.
+    """
+
+    epsilon: float
+    has_scale: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch N H"]) -> Float[Array, "*batch N H"]:
+        """Normalise every head of x by itself."""
+        if not self.has_scale:
+            return l2_norm(x, self.epsilon)
+        scale = self.param("scale", nn.initializers.constant(10.0), x.shape[-2:-1])
+        factors = scale.reshape((1,) * (x.ndim - 2) + (-1, 1))
+        return (l2_norm(x.astype(jnp.float32), self.epsilon) * factors).astype(x.dtype)
 
 
 PARAMETER_AXES = {f"(scale|bias|{'|'.join(RUNNING)})": Axes((), (None,))}

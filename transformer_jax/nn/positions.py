@@ -74,6 +74,22 @@ def rotary(x: Heads, positions: Positions, base: float | Float[Array, ""]) -> He
     return rotated.reshape(x.shape).astype(x.dtype)
 
 
+def rotated(
+    rotate: Callable[[Heads, Positions, float | Array], Heads],
+    x: Heads,
+    positions: Positions,
+    base: float | Array,
+    width: int,
+) -> Heads:
+    """Return x [B, T, N, H] with `rotate` applied to the first `width` dimensions of every head (Black et al. 2022).
+
+    The wavelengths are those of a head of that width.
+    """
+    if width == x.shape[-1]:
+        return rotate(x, positions, base)
+    return jnp.concatenate([rotate(x[..., :width], positions, base), x[..., width:]], -1) if width else x
+
+
 def _angles(positions: Array, dim: int, base: float | Array) -> Array:
     """pos / base^(2i/dim): [..., dim / 2] float32."""
     rates = base ** (-jnp.arange(0, dim, 2, dtype=jnp.float32) / dim)
@@ -147,6 +163,36 @@ class RelativeBias(nn.Module):
         distances = key_positions[:, None, :] - query_positions[:, :, None]
         index = relative_buckets(distances, self.bidirectional, buckets, config.relative_max_distance)
         return jnp.moveaxis(table[index], -1, 1)
+
+
+def alibi_slopes(num_heads: int) -> tuple[float, ...]:
+    """Return the slope of every head: 2^(-8 h / N), h = 1, ..., N, for a power of two (Press et al. 2022, section 3).
+
+    For another N they are those of the next lower power P, followed by the first, third, fifth ... slope of 2 P
+    (the authors' code).
+    """
+    power = 2 ** (num_heads.bit_length() - 1)
+    between = range(1, 2 * (num_heads - power), 2)
+    return (
+        *(2.0 ** (-8 * head / power) for head in range(1, power + 1)),
+        *(2.0 ** (-4 * head / power) for head in between),
+    )
+
+
+class LinearBias(nn.Module):
+    """-slope |i - j|, added to the logits of query i and key j (Press et al. 2022, section 3). It has no parameters.
+
+    Where a mask shows keys after the query too, as in an encoder or a prefix, they count by their distance.
+    """
+
+    config: ModelConfig
+    bidirectional: bool
+
+    def __call__(self, query_positions: Positions, key_positions: Int[Array, "#B S"]) -> Float[Array, "#B N T S"]:
+        """Return the bias of queries [B, T] and keys [B, S], positions int32, as [B or 1, N, T, S] float32."""
+        distances = jnp.abs(query_positions[:, None, :, None] - key_positions[:, None, None, :])
+        slopes = jnp.array(alibi_slopes(self.config.num_heads), jnp.float32).reshape(1, -1, 1, 1)
+        return -slopes * distances.astype(jnp.float32)
 
 
 def check_positions(config: ModelConfig, length: int) -> None:
@@ -235,6 +281,7 @@ ENCODINGS: Parts[Encoding] = Parts(
         ),
         "rotary": Encoding(rotate=rotary),
         "relative": Encoding(bias=RelativeBias, bias_axes={"embedding": Axes((None,), ("heads",))}),
+        "alibi": Encoding(bias=LinearBias),
         "none": Encoding(),
     },
     methods={"bias": ("__call__",)},

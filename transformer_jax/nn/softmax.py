@@ -6,7 +6,34 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
-from transformer_jax.typing import Array
+from transformer_jax.typing import Array, Bias, Mask
+
+
+def attention_weights(
+    logits: Float[Array, "B N T S"],
+    mask: Mask | None,
+    bias: Bias | None,
+    cap: float | Float[Array, ""] | None = None,
+    sinks: Float[Array, " N"] | None = None,
+) -> Float[Array, "B N T S"]:
+    """Return the weights of attention: the softmax of cap * tanh((logits + bias) / cap), by all implementations.
+
+    A bounded logit (Gemma Team 2024, Gemma 2, section 2) is at most `cap`; None: logits are not bounded. A sink is one
+    more logit of the softmax, whose weight is dropped: the others then add up to less than 1.
+
+    Args:
+      logits: [B, N, T, S] float32, with their scale; mask: bool, bias: float, both broadcastable to [B, N, T, S].
+      sinks: a logit for each head, float32 [N].
+    """
+    if bias is not None:
+        logits = logits + bias
+    if cap is not None:
+        logits = cap * jnp.tanh(logits / cap)
+    if sinks is None:
+        return masked_softmax(logits, mask)
+    column = jnp.broadcast_to(sinks[None, :, None, None], (*logits.shape[:-1], 1))
+    shown = None if mask is None else jnp.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, 1)], constant_values=True)
+    return masked_softmax(jnp.concatenate([logits, column], -1), shown)[..., :-1]
 
 
 def masked_softmax(logits: Float[Array, "*batch S"], mask: Bool[Array, "*#batch S"] | None) -> Float[Array, "*batch S"]:
