@@ -126,12 +126,12 @@ def qk_norm(config: Any, x: np.ndarray, p: Any) -> np.ndarray:
     for b, t, n in np.ndindex(*x.shape[:3]):
         head = x[b, t, n]
         if config.qk_norm == "rms":
-            y[b, t, n] = head / math.sqrt((head**2).mean() + config.norm_epsilon) * p["scale"]
+            y[b, t, n] = head / math.sqrt((head**2).mean() + config.norm_epsilon) * gains(config, p)
         elif config.qk_norm == "rms_full":
-            gains = p["scale"].reshape(x.shape[2:])[n]
-            y[b, t, n] = head / math.sqrt((x[b, t] ** 2).mean() + config.norm_epsilon) * gains
+            of_all = np.broadcast_to(gains(config, p), x.shape[2] * x.shape[3]).reshape(x.shape[2:])
+            y[b, t, n] = head / math.sqrt((x[b, t] ** 2).mean() + config.norm_epsilon) * of_all[n]
         elif config.qk_norm == "layernorm":
-            y[b, t, n] = (head - head.mean()) / math.sqrt(head.var() + config.norm_epsilon) * p["scale"]
+            y[b, t, n] = (head - head.mean()) / math.sqrt(head.var() + config.norm_epsilon) * gains(config, p)
         else:
             factor = p["scale"][n] if "scale" in p else 1.0
             y[b, t, n] = factor * head / math.sqrt((head**2).sum() + config.norm_epsilon)

@@ -65,7 +65,8 @@ ATTENTIONS: tuple[dict[str, Any], ...] = (
     {
         **{"position_encoding": "rotary", "rotary_fraction": 0.5, "qk_norm": "rms_full", "num_kv_heads": 2},
         **{"qk_norm_after_rotation": True, "attention_sink": "learned", "attention_logit_cap": 0.5},
-        **{"attention_scale": False, "attention_multiplier": 0.3, "norm_position": "pre", "scan_layers": True},
+        **{"attention_scale": False, "attention_multiplier": 0.3, "norm_position": "pre", "norm_scale": "offset"},
+        "scan_layers": True,
     },
     {
         **{"position_encoding": "alibi", "qk_norm": "l2", "attention_sink": "zero", "scan_layers": True},
