@@ -234,15 +234,15 @@ OF_LABELS = {"model__architecture": "encoder_only", "task__name": "classificatio
         ),
         (
             {"model__rotary_fraction": 0.5},
-            ["model.rotary_fraction=0.5 has no effect with model.position_encoding='sinusoidal', only with rotary"],
+            ["model.rotary_fraction=0.5 has no effect with position_encoding='sinusoidal', only with 'rotary'"],
         ),
         (
             {"model__qk_norm_after_rotation": True, "model__position_encoding": "rotary"},
-            ["model.qk_norm_after_rotation=true has no effect with model.qk_norm='none', only with rms, rms_full, "],
+            ["model.qk_norm_after_rotation=True has no effect with qk_norm='none', only with 'rms', 'rms_full', "],
         ),
         (
             {"model__qk_norm_after_rotation": True, "model__position_encoding": "alibi", "model__qk_norm": "rms"},
-            ["model.qk_norm_after_rotation=true has no effect with model.position_encoding='alibi', only with rotary"],
+            ["model.qk_norm_after_rotation=True has no effect with position_encoding='alibi', only with 'rotary'"],
         ),
         (
             {"model__qk_norm": "rms_full", "model__attention_scale": False},
@@ -253,7 +253,10 @@ OF_LABELS = {"model__architecture": "encoder_only", "task__name": "classificatio
             ["model.attention_multiplier=0.5 has no effect with qk_norm='l2', which learns the factor"],
         ),
         (
-            OF_ENCODER | {"model__inputs": "patches", "model__position_encoding": "alibi"},
+            {
+                **{"model__architecture": "encoder_only", "task__name": "images", "data__source": "shapes"},
+                **{"model__inputs": "patches", "model__position_encoding": "alibi"},
+            },
             ["model.position_encoding='alibi' cannot be used with inputs='patches'"],
         ),
         (

@@ -654,7 +654,8 @@ class ModelConfig:
                 "large as head_dim; set attention_multiplier, or attention_scale=true"
             )
         rotated = self.rotary_fraction * head_dim
-        if self.position_encoding == "rotary" and abs(rotated - 2 * round(rotated / 2)) > 1e-6 * head_dim:
+        is_odd = abs(rotated - 2 * round(rotated / 2)) > 1e-6 * head_dim
+        if self.position_encoding == "rotary" and is_odd and head_dim % 2 == 0:
             yield (
                 f"rotary_fraction={self.rotary_fraction:g} of head_dim={head_dim} is {rotated:g}; "
                 "position_encoding='rotary' rotates pairs, so it must be an even whole number"

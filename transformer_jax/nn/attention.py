@@ -181,10 +181,8 @@ class MultiHeadAttention(nn.Module):
     @property
     def _sinks(self) -> Float[Array, " N"] | None:
         """The logits of the sinks of all heads; None without sinks."""
-        kind = self.config.attention_sink
-        if kind == "none":
-            return None
-        return self.sinks if kind == "learned" else jnp.zeros(self.config.num_heads)
+        kinds = {"none": lambda: None, "zero": lambda: jnp.zeros(self.config.num_heads), "learned": lambda: self.sinks}
+        return kinds[self.config.attention_sink]()
 
     def attend(
         self,
