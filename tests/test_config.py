@@ -255,7 +255,7 @@ OF_LABELS = {"model__architecture": "encoder_only", "task__name": "classificatio
         (
             {
                 **{"model__architecture": "encoder_only", "task__name": "images", "data__source": "shapes"},
-                **{"model__inputs": "patches", "model__position_encoding": "alibi"},
+                **{"model__inputs": "patches", "model__position_encoding": "alibi", "data__batching": "rows"},
             },
             ["model.position_encoding='alibi' cannot be used with inputs='patches'"],
         ),

@@ -192,7 +192,7 @@ def own_model():
 def test_paths_of_parameters():
     """Folders are named by what a layer has; the names of the modules are those of the entries."""
     config, params = own_model()
-    assert {*params["decoder"]} == {"embedding_norm", "final_norm", MEAN, "layers"}
+    assert {*params["decoder"]} == {"embedding_norm", "final_norm", "relative_bias", MEAN, "layers"}
     of_mean = params["decoder"][MEAN]
     assert {*of_mean} == {"running_mean", "running_mean_residual", "squared_relu", "squared_relu_residual"}
     assert {*params["decoder"]["layers"]["feed_forward_residual"]} == {"norm", "gate"}
@@ -210,6 +210,7 @@ def test_every_parameter_is_divided_by_its_axes():
     assert mean["squared_relu_residual"]["gate"]["kernel"].spec == P(None, "fsdp")
     assert mean["squared_relu_residual"]["norm"]["scale"].spec == P()
     assert found["final_norm"]["scale"].spec == P()
+    assert found["relative_bias"]["rate"].spec == P("tensor")
 
 
 def test_a_parameter_without_axes_names_the_part(monkeypatch):
