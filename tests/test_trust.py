@@ -72,7 +72,7 @@ from transformer_jax.nn.norms import NORMS
 from transformer_jax.nn.positions import ENCODINGS
 from transformer_jax.nn.residual import NORM_POSITIONS
 
-ACTIVATION, NORM, ENCODING = ACTIVATIONS["gelu"], NORMS["rmsnorm"], ENCODINGS["none"]
+ACTIVATION, NORM, ENCODING = ACTIVATIONS["gelu"], NORMS["rmsnorm"], ENCODINGS["rotary"]
 NORM_POSITION = NORM_POSITIONS["pre"]
 MIXER = MIXERS["attention"]._replace(name="evil")
 FEED_FORWARD = FEED_FORWARDS["dense"]._replace(name="evil_too")

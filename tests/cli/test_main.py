@@ -58,7 +58,7 @@ def test_full_help_has_every_field_with_default_choices_and_meaning(capsys):
     assert "--config.model.num_heads=8\n        attention heads\n" in out
     assert "--config.model.head_dim=\n" in out
     assert "--config.model.use_bias=true\n" in out
-    assert "(post | pre | MODULE:OBJECT)" in " ".join(out.split())
+    assert "(post | pre | sandwich | output | peri | deepnorm | MODULE:OBJECT)" in " ".join(out.split())
     assert "\nparallel: Settings for several devices" in out
 
 
