@@ -81,7 +81,7 @@ def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
         stacks = model_config(arguments.shape).stacks
         fields |= {f"num_{stack}_layers": arguments.num_layers for stack in stacks}
     model = model_config(arguments.shape, **rates, **fields)
-    batch, widths = _sizes(arguments)
+    batch, widths = sizes(arguments)
     length = max(widths.values())
     if task(arguments.shape) == "images":
         of_task = TaskConfig(name="images", num_labels=10)
@@ -103,7 +103,7 @@ def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
     ).resolved()
 
 
-def _sizes(arguments: argparse.Namespace) -> tuple[int, dict[str, int]]:
+def sizes(arguments: argparse.Namespace) -> tuple[int, dict[str, int]]:
     """Return the rows of a batch, and the tokens of each side by the name of its array."""
     batch, length = _BATCHES[arguments.shape]
     if task(arguments.shape) == "images":
@@ -116,14 +116,14 @@ def _sizes(arguments: argparse.Namespace) -> tuple[int, dict[str, int]]:
     return arguments.batch or batch, widths
 
 
-class _Run:
+class Run:
     """A compiled training step on one batch; `first_s`: seconds of the first step, compilation included.
 
-    monitors: whether it is a monitored step, all of whose metrics are fetched.
+    rows, widths: as `sizes` returns them. monitors: whether it is a monitored step, all of whose metrics are fetched.
     """
 
-    def __init__(self, arguments: argparse.Namespace, monitors: bool = False) -> None:
-        self.config, (batch_size, widths) = experiment(arguments), _sizes(arguments)
+    def __init__(self, config: ExperimentConfig, rows: int, widths: Mapping[str, int], monitors: bool = False) -> None:
+        self.config = config
         static, self._hyper = split(self.config)
         static, self._monitors = monitored(static) if monitors else static, monitors
         model = self.config.model
@@ -133,8 +133,8 @@ class _Run:
         places = self._launcher.shardings(state_shapes(static, self._hyper))
         self._state = placed_state(static, self._hyper, places)
         self.num_params = sum(leaf.size for leaf in jax.tree.leaves(self._state.params))
-        self._batch = _batch(self.config, batch_size, widths)
-        flops = step_flops(self.config, batch_size, widths)
+        self._batch = _batch(self.config, rows, widths)
+        flops = step_flops(self.config, rows, widths)
         assert flops is not None
         self.flops = flops
         self.first_s = self.step()
@@ -146,16 +146,22 @@ class _Run:
         jax.device_get(metrics) if self._monitors else float(metrics["loss"])
         return time.perf_counter() - start
 
+    def temporary_bytes(self) -> int | None:
+        """Return the bytes of the step's temporary arrays by the compiler's account, which compiles it once more."""
+        memory = self._launcher.lower(self._state, self._batch, self._hyper).compile().memory_analysis()
+        return None if memory is None else memory.temp_size_in_bytes
+
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Compile the step for a shape, run it for about `seconds` and return its figures."""
-    batch_size, widths = _sizes(arguments)
-    run = _Run(arguments)
+    batch_size, widths = sizes(arguments)
+    run = Run(experiment(arguments), batch_size, widths)
     runs = [run]
     if arguments.against_no_dropout:
-        runs.append(_Run(argparse.Namespace(**{**vars(arguments), "dropout_rate": 0.0})))
+        without = experiment(argparse.Namespace(**{**vars(arguments), "dropout_rate": 0.0}))
+        runs.append(Run(without, batch_size, widths))
     if arguments.against_monitored:
-        runs.append(_Run(arguments, monitors=True))
+        runs.append(Run(run.config, batch_size, widths, monitors=True))
     times: list[list[float]] = [[] for _ in runs]
     start = time.perf_counter()
     while len(times[0]) < 8 or time.perf_counter() - start < arguments.seconds:
@@ -167,8 +173,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         monitored_s = others.pop()
         compared |= {"ms_monitored": monitored_s * 1e3, "monitor_cost_every_50": (monitored_s / step_s - 1) / 50}
     if arguments.against_no_dropout:
-        [without] = others
-        compared |= {"ms_without_dropout": without * 1e3, "dropout_cost": step_s / without - 1}
+        [other_s] = others
+        compared |= {"ms_without_dropout": other_s * 1e3, "dropout_cost": step_s / other_s - 1}
     device, count = jax.devices()[0], jax.device_count()
     model = run.config.model
     images = task(arguments.shape) == "images"

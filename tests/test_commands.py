@@ -15,7 +15,7 @@ import pytest
 from image_support import write_config, write_npz
 from run_support import write_own_modules, written_files
 
-from benchmarks import decode, decode_cost, devices, input_pipeline, shapes, sweep, token_cost, train_step
+from benchmarks import axes, decode, decode_cost, devices, input_pipeline, shapes, sweep, token_cost, train_step
 from experiments.norm_placement import gradient_norms
 from experiments.parallelism import cost
 from transformer_jax.builtin import study_folder
@@ -63,6 +63,7 @@ def test_help_of_every_command(capsys, name, flag):
         (["experiments.parallelism.cost", "--help"], "--lengths"),
         (["transformer_jax.sweeps.worker", "--help"], "--trial_axis"),
         (["benchmarks.train_step", "--help"], "--shape {tiny,small,base,gpt_char,gpt_small,"),
+        (["benchmarks.axes", "--help"], "--only"),
         (["benchmarks.decode", "--help"], "--beam_size"),
         (["benchmarks.decode_cost", "--help"], "--figure"),
         (["benchmarks.token_cost", "--help"], "--after"),
@@ -74,6 +75,20 @@ def test_every_program_starts(words, text):
     result = python_m(*words)
     assert result.returncode == 0, result.stderr
     assert text in result.stdout
+
+
+@pytest.mark.parametrize("name", axes.AXES)
+def test_a_row_of_the_costs_compares_two_models(name):
+    config = train_step.experiment(axes.parser().parse_args([]))
+    without, with_it = (axes.changed(config, fields) for fields in axes.AXES[name])
+    assert without != with_it
+    assert [*without.problems(), *with_it.problems()] == []
+
+
+def test_a_row_of_the_costs_that_does_not_exist():
+    result = python_m("benchmarks.axes", "--only=qk_norms")
+    assert result.returncode == 1
+    assert "axes: error: --only=qk_norms: expected beginnings of norm_position=post, " in result.stderr
 
 
 def test_a_benchmark_of_an_unknown_shape():
@@ -248,6 +263,7 @@ def test_the_study_of_the_sweep_benchmark_is_valid(tmp_path, steps):
 
 PROGRAMS = {
     "benchmarks.train_step": train_step,
+    "benchmarks.axes": axes,
     "benchmarks.decode": decode,
     "benchmarks.decode_cost": decode_cost,
     "benchmarks.token_cost": token_cost,

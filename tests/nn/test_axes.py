@@ -117,7 +117,7 @@ def test_axes_of_a_path_and_which_are_hidden_matrices(path, axes, is_hidden):
 
 def test_a_part_of_a_name_is_no_match():
     table = {"gate/kernel": Axes(("emb",), ("mlp",))}
-    with pytest.raises(ValueError, match="layers/attn_gate/kernel: expected one entry .* none matches"):
+    with pytest.raises(ValueError, match=r"layers/attn_gate/kernel: expected one entry .* none matches"):
         axes_of("layers/attn_gate/kernel", table)
     assert axes_of("layers/gate/kernel", table) == table["gate/kernel"]
     assert axes_of("head/anything", table) is None
