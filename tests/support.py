@@ -122,7 +122,13 @@ STREAMS: tuple[dict[str, Any], ...] = (
         **{"num_encoder_layers": 1, "position_encoding": "rotary"},
     },
     {
-        **{"architecture": "decoder_only", "norm_position": "pre", "parallel": "one_norm", "norm": "dyt"},
+        **{
+            "architecture": "decoder_only",
+            "norm_position": "pre",
+            "parallel": "one_norm",
+            "norm": "dyt",
+            "embedding_norm": True,
+        },
         **{"residual_lambdas": True, "residual_scale": "scalar", "num_decoder_layers": 3},
         **{"layer_pattern": "AB", "layer_kinds": "A: attention_window=3; B:"},
     },
