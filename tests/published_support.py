@@ -43,6 +43,12 @@ CLASSES = {
     "bart-large-cnn": "BartForConditionalGeneration",
     "bart-large-mnli": "BartForConditionalGeneration",
     "vit-base-patch16-224--resaved-4.57": "ViTForImageClassification",
+    "Qwen2-0.5B": "Qwen2ForCausalLM",
+    "Qwen3-0.6B": "Qwen3ForCausalLM",
+    "Mistral-7B-Instruct-v0.3--expanded-4.38": "MistralForCausalLM",
+    "roberta-large": "RobertaForMaskedLM",
+    "distilroberta-base": "RobertaForMaskedLM",
+    "roberta-base-openai-detector": "RobertaForSequenceClassification",
 }
 """The class as which each file of our families is read."""
 
@@ -54,7 +60,7 @@ SIZES = {
     **dict.fromkeys(("n_inner", "intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "d_ff"), 20),
     **dict.fromkeys(("n_head", "num_attention_heads", "num_heads"), 4),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
-    **{"num_key_value_heads": 2, "image_size": 12, "patch_size": 4},
+    **{"num_key_value_heads": 2, "image_size": 12, "patch_size": 4, "sliding_window": 5, "max_window_layers": 1},
 }
 
 

@@ -391,7 +391,7 @@ class Model:
 
     def project(self, p, x):
         y = np.einsum("btd,dnh->btnh", x, p["kernel"])
-        return y + p["bias"] if self.config.use_bias else y
+        return y + p["bias"] if self.config.qkv_bias else y
 
     def feed_forward(self, p, x):
         def dense(name, y):

@@ -46,6 +46,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "head_dim": (None, 6),
     "value_head_dim": (None, 3),
     "use_bias": (True, False),
+    "qkv_bias": (None, True, False),
     "attention_scale": (True, False),
     "share_embeddings": (True, False),
     "tie_output": (True, False),

@@ -521,6 +521,7 @@ def test_every_derived_default_can_be_overridden():
         "model.attention_logit_cap": 30.0,
         "model.attention_multiplier": 0.2,
         "model.attention_window": 9,
+        "model.qkv_bias": False,
         "model.output_logit_cap": 30.0,
         "model.embedding_dropout_rate": 0.05,
         "optimizer.learning_rate": 0.01,

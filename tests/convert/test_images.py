@@ -153,7 +153,7 @@ def test_the_way_there_and_back_of_a_preprocessor(tmp_path, resize):
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"qkv_bias": False}, "qkv_bias=False: transformer_jax supports only True"),
+        ({"qkv_bias": False}, "attention.query.bias: unknown tensor"),
         ({"image_size": [8, 9]}, "image_size=[8, 9]: images and patches must be square"),
         ({"patch_size": 3}, "patch_size, read as model.patch_size: patch_size=3 does not divide image_size=8"),
         ({"architectures": ["ViTMAEModel"]}, "of ViT, transformer_jax converts ViTForImageClassification, ViTModel"),

@@ -24,7 +24,7 @@ LIKE = {
     },
     "llama": {
         **{"architecture": "decoder_only", "norm_position": "pre", "norm": "rmsnorm", "position_encoding": "rotary"},
-        **{"activation": "swiglu", "scale_embeddings": False},
+        **{"activation": "swiglu", "scale_embeddings": False, "use_bias": False},
     },
     "marian": {"norm_epsilon": 1e-5},
     "bert": {
@@ -41,6 +41,19 @@ LIKE = {
         **{"norm_position": "pre", "position_encoding": "learned", "activation": "gelu"},
     },
 }
+LIKE |= {
+    "qwen2": LIKE["llama"] | {"qkv_bias": True},
+    "qwen3": LIKE["llama"] | {"qk_norm": "rms"},
+    "mistral": LIKE["llama"] | {"attention_window": 4},
+    "smollm3": LIKE["llama"],
+}
+WINDOWS = {"layer_pattern": "AB", "layer_kinds": "A: attention_window=none; B: attention_window=4"}
+NO_ROPE = {"layer_pattern": "AB", "layer_kinds": "A: attention_rotates=true; B: attention_rotates=false"}
+BOTH = {
+    "layer_pattern": "ABC",
+    "layer_kinds": "A: attention_window=none, attention_rotates=true; B: attention_window=4, attention_rotates=false; "
+    "C: attention_window=none, attention_rotates=false",
+}
 TASKS_OF = {
     "masked_lm": TaskConfig(name="masked_lm"),
     "classification": TaskConfig(name="classification", num_labels=5, pooler=True),
@@ -51,8 +64,17 @@ TASKS_OF = {
 OPTIONS = [
     ("gpt2", {}),
     ("gpt2", {"tie_output": False, "attention_scale": False, "activation": "silu"}),
-    ("llama", {"use_bias": False, "num_kv_heads": 2}),
-    ("llama", {"num_kv_heads": 1, "head_dim": 6, "tie_output": False, "activation": "geglu"}),
+    ("llama", {"num_kv_heads": 2}),
+    ("llama", {"num_kv_heads": 1, "head_dim": 6, "tie_output": False, "activation": "geglu", "use_bias": True}),
+    ("qwen2", {"num_kv_heads": 2}),
+    ("qwen2", {"head_dim": 6, "tie_output": False, "attention_window": 3}),
+    ("qwen2", WINDOWS),
+    ("qwen3", {"num_kv_heads": 2, "head_dim": 6}),
+    ("qwen3", {"tie_output": False, "num_decoder_layers": 4, **WINDOWS}),
+    ("mistral", {"num_kv_heads": 2, "tie_output": False}),
+    ("smollm3", NO_ROPE),
+    ("smollm3", {"attention_rotates": False, "attention_window": 4, "use_bias": True}),
+    ("smollm3", {"num_decoder_layers": 5, **BOTH}),
     ("marian", {}),
     ("marian", {"output_bias": True, "share_embeddings": False, "activation": "silu"}),
     ("marian", {"tie_output": False, "scale_embeddings": False}),
@@ -64,6 +86,7 @@ OPTIONS = [
     ("bart", {"output_bias": True, "scale_embeddings": False}),
     ("images", {"image_channels": 1, "pixel_mean": "0.1307", "pixel_std": "0.25"}),
     ("images", {"pixel_mean": "0.1,0.2,0.7", "patch_size": 6}),
+    ("images", {"qkv_bias": False}),
 ]
 
 
@@ -102,6 +125,33 @@ def test_export_and_import_is_bitwise_the_same_tree(family, fields, tmp_path):
     assert again.labels == labels
     if task is not None:
         assert again.task == task
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS_OF if name != "images"])
+def test_a_roberta_has_two_rows_of_positions_that_nothing_reads(name, tmp_path):
+    task = TASKS_OF[name]
+    config = like("bert", token_types=1, output_bias=name == "masked_lm")
+    params = random_params(config, head=TASKS[name].head(task, config))
+    labels = tuple("BACED") if task.num_labels == 5 else ()
+    folder = tmp_path / "folder"
+    save_pretrained(folder, config, params, task=task, labels=labels, family="roberta")
+    theirs, files = json.loads((folder / "config.json").read_text()), TensorFiles(folder)
+    assert (theirs["model_type"], theirs["max_position_embeddings"], theirs["pad_token_id"]) == ("roberta", 14, 1)
+    rows = files.read("roberta.embeddings.position_embeddings.weight")
+    np.testing.assert_array_equal(rows[2:], params["encoder"]["position_embedding"]["learned"]["embedding"])
+    assert not rows[:2].any()
+    again = from_pretrained(folder)
+    assert (again.task, again.labels, again.config.max_length) == (task, labels, 12)
+    jax.tree.map(np.testing.assert_array_equal, again.params, params)
+
+
+def test_the_head_of_roberta_for_masked_words_has_gelu():
+    """It has whatever the activation of the model; the other heads have none."""
+    config = like("bert", token_types=1, output_bias=True, activation="relu")
+    with pytest.raises(ConfigError, match=r"model\.activation='relu': RoBERTa has gelu"):
+        folder_config.write_model_config(FAMILIES["roberta"], config, TASKS_OF["masked_lm"])
+    table = folder_config.family_named("roberta", TASKS_OF["tagging"])
+    assert folder_config.write_model_config(table, config, TASKS_OF["tagging"])["hidden_act"] == "relu"
 
 
 MARIAN_TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
@@ -146,20 +196,24 @@ def test_every_field_of_the_model_is_in_the_table_or_has_no_meaning_in_the_famil
     common = {"rotary_base", *relative, *IMAGES, *PIXELS, *RECURRENT}
     encoder = {"num_encoder_layers", "share_embeddings", "source_vocab_size"}
     assert folder_config.fields_without_meaning(FAMILIES["gpt2"]) == common | encoder
-    assert folder_config.fields_without_meaning(FAMILIES["llama"]) == common | encoder  # rotary_base: `Family.rope`
+    for name in ("llama", "qwen2", "qwen3", "mistral", "smollm3"):  # rotary_base: `Family.rope_theta`
+        assert folder_config.fields_without_meaning(FAMILIES[name]) == common | encoder
     # The tensors, not a key, say whether Marian has a bias.
-    assert folder_config.fields_without_meaning(FAMILIES["marian"]) == common | {"output_bias"}
-    assert folder_config.fields_without_meaning(FAMILIES["bart"]) == common | {"output_bias", "source_vocab_size"}
-    of_t5 = common - relative | {"source_vocab_size"}
+    assert folder_config.fields_without_meaning(FAMILIES["marian"]) == common | {"output_bias", "parallel"}
+    of_bart = common | {"output_bias", "source_vocab_size", "parallel"}
+    assert folder_config.fields_without_meaning(FAMILIES["bart"]) == of_bart
+    of_t5 = common - relative | {"source_vocab_size", "parallel"}
     assert folder_config.fields_without_meaning(FAMILIES["t5"]) == of_t5
     decoder = {"num_decoder_layers", "share_embeddings", "decoder_start_id", "source_vocab_size"}
-    assert folder_config.fields_without_meaning(FAMILIES["bert"]) == common | decoder
+    for name in ("bert", "roberta"):
+        assert folder_config.fields_without_meaning(FAMILIES[name]) == common - {"inputs"} | decoder
     of_vocabulary = {"tie_output", "output_bias", "scale_logits"}
     for task in ("classification", "tagging", "span_qa"):
         table = folder_config.family_named("bert", TaskConfig(name=task))
-        assert folder_config.fields_without_meaning(table) == common | decoder | of_vocabulary
+        assert folder_config.fields_without_meaning(table) == common - {"inputs"} | decoder | of_vocabulary
     # preprocessor_config.json has the mean and the deviation of pixels.
-    of_text = {"vocab_size", "max_length", "scale_embeddings", "token_types"}
+    of_text = {"vocab_size", "max_length", "scale_embeddings", "token_types", "attention_window"}
+    of_text |= {"embedding_multiplier", "logits_multiplier", "output_logit_cap"}
     expected = common - IMAGES | decoder | of_vocabulary | of_text
     assert folder_config.fields_without_meaning(FAMILIES["vit"]) == expected
 
@@ -223,6 +277,50 @@ def test_parallel_parts_cannot_be_written_as_llama(tmp_path):
     config = like("llama", parallel="one_norm")
     with pytest.raises(ConfigError, match=r"model\.parallel='one_norm': Llama has 'none'"):
         save_pretrained(tmp_path / "folder", config, random_params(config), family="llama")
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "named"),
+    [
+        ("llama", {"qk_norm": "rms"}, "model.qk_norm='rms': Llama has 'none'"),
+        ("llama", {"qkv_bias": True}, "model.qkv_bias=True: Llama has False"),
+        ("llama", NO_ROPE, "model.layer_pattern='AB': Llama has ''"),
+        ("gpt2", {"qkv_bias": False}, "model.qkv_bias=False: GPT-2 has True"),
+        ("qwen2", {"qkv_bias": False}, "model.qkv_bias=False: Qwen2 has True"),
+        ("qwen2", {"use_bias": True}, "model.use_bias=True: Qwen2 has False"),
+        ("qwen2", NO_ROPE, "model.attention_rotates=False: Qwen2 has True in all layers"),
+        ("qwen3", {"qk_norm": "none"}, "model.qk_norm='none': Qwen3 has 'rms'"),
+        ("qwen3", {"position_encoding": "learned"}, "model.position_encoding='learned': Qwen3 has 'rotary'"),
+        (
+            "qwen3",
+            {"layer_pattern": "AB", "layer_kinds": "A: attention_window=3; B: attention_window=5"},
+            "model.attention_window is 3 and 5: Qwen3 has one window",
+        ),
+        ("mistral", WINDOWS, "model.layer_pattern='AB': Mistral has ''"),
+        ("mistral", {"attention_rotates": False}, "model.attention_rotates=False: Mistral has True"),
+        (
+            "smollm3",
+            {"layer_pattern": "AB", "layer_kinds": "A: rotary_base=100; B:"},
+            "model.layer_kinds='A: rotary_base=100; B:': SmolLM3 has rotary_base=10000.0 in all layers",
+        ),
+        (
+            "smollm3",
+            {"layer_pattern": "AB", "layer_kinds": "A: mixer=gated_delta; B:"},
+            "model.layer_kinds='A: mixer=gated_delta; B:': SmolLM3 has mixer='attention' in all layers",
+        ),
+    ],
+)
+def test_what_a_decoder_cannot_express_is_named(family, fields, named):
+    assert named in folder_config.unsaid(FAMILIES[family], like(family, **fields))
+
+
+def test_keys_of_windows_for_versions_that_do_not_read_a_list():
+    config = like("qwen2", num_decoder_layers=4, layer_pattern="AAAB", layer_kinds=WINDOWS["layer_kinds"])
+    theirs = folder_config.write_model_config(FAMILIES["qwen2"], config, TaskConfig(name="language_model"))
+    assert theirs["layer_types"] == [*["full_attention"] * 3, "sliding_attention"]
+    assert (theirs["use_sliding_window"], theirs["sliding_window"], theirs["max_window_layers"]) == (True, 4, 3)
+    del theirs["layer_types"]
+    assert folder_config.read_model_config(FAMILIES["qwen2"], theirs, "x")[0].layer_pattern == "AAAB"
 
 
 def test_the_family_that_can_express_a_model_is_suggested(tmp_path):

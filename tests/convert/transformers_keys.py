@@ -18,7 +18,10 @@ import importlib.util
 import json
 import pathlib
 
-FAMILIES = ("gpt2", "llama", "marian", "bert", "t5", "bart", "vit")
+FAMILIES = (
+    *("gpt2", "llama", "marian", "bert", "t5", "bart", "vit"),
+    *("qwen2", "qwen3", "mistral", "smollm3", "roberta"),
+)
 CONFIG = "configuration_utils.py"
 ROTARY = "modeling_rope_utils.py"
 GENERATION = "generation/configuration_utils.py"

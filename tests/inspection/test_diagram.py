@@ -88,6 +88,7 @@ DRAWN = {
     "relative_max_distance": (RELATIVE, 128, 64),
     "activation": ({}, "relu", "swiglu"),
     "use_bias": ({}, True, False),
+    "qkv_bias": ({}, True, False),
     "attention_scale": ({}, True, False),
     "attention_multiplier": ({}, None, 0.3),
     "attention_logit_cap": ({}, None, 30.0),

@@ -65,6 +65,7 @@ CHANGES = {
     "relative_max_distance": (64, {"position_encoding": "relative"}),
     "activation": ("gelu", {}),
     "use_bias": (False, {}),
+    "qkv_bias": (False, {}),
     "attention_scale": (False, {}),
     "attention_multiplier": (0.3, {}),
     "attention_logit_cap": (2.0, {}),

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformer_jax.config.fields import (
     Choices,
+    DerivedBool,
     DerivedFloat,
     DerivedInt,
     choice,
@@ -310,6 +311,12 @@ class ModelConfig:
     use_bias: bool = field(
         True, "biases in projections, feed-forward, LayerNorm and BatchNorm", read_by=_OF_TRANSFORMERS
     )
+    qkv_bias: DerivedBool = field(
+        None,
+        "biases in the projections of queries, keys and values; default use_bias; Qwen2 has no others",
+        read_by=_WITH_ATTENTION,
+        derived_from=("model.use_bias",),
+    )
     attention_scale: bool = field(True, "divide attention logits by sqrt(head_dim)", read_by=_WITH_ATTENTION)
     attention_multiplier: DerivedFloat = number(
         None,
@@ -611,6 +618,7 @@ class ModelConfig:
             "head_dim": head_dim,
             "value_head_dim": head_dim,
             "mlp_dim": 4 * self.emb_dim,
+            "qkv_bias": self.use_bias,
             "hidden_dim": self.emb_dim if self.architecture == RECURRENT else None,
             "embedding_dropout_rate": self.dropout_rate,
         }

@@ -1,19 +1,24 @@
-"""BERT (Devlin et al. 2019): the table of its stack, and one for the head of each class of transformers."""
+"""BERT (Devlin et al. 2019): the table of its stack, and one for the head of each class of transformers.
+
+RoBERTa has the same stack under another name, and other heads.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 
-from transformer_jax.convert.layouts import HEADS_OUT, LINEAR, TABLE, VECTOR
+from transformer_jax.convert.layouts import HEADS_OUT, LINEAR, TABLE, VECTOR, Layout
 from transformer_jax.convert.tables import ACTIVATIONS, OWN_HEADS, Family, Key, Tensor, linear, norm
 
 
-def _stack() -> tuple[Tensor, ...]:
-    theirs, ours = "bert.encoder.layer.{layer}", "encoder/layers"
-    names, attention = "bert.embeddings", f"{ours}/self_attention"
+def stack(prefix: str = "bert.", positions: Layout = TABLE) -> tuple[Tensor, ...]:
+    """The embeddings and the layers, under a prefix; positions: the form of the table of positions."""
+    theirs, ours = f"{prefix}encoder.layer.{{layer}}", "encoder/layers"
+    names, attention = f"{prefix}embeddings", f"{ours}/self_attention"
     return (
         Tensor(f"{names}.word_embeddings.weight", ("embedding/embedding",), TABLE),
-        Tensor(f"{names}.position_embeddings.weight", ("encoder/position_embedding/learned/embedding",), TABLE),
+        Tensor(f"{names}.position_embeddings.weight", ("encoder/position_embedding/learned/embedding",), positions),
         Tensor(f"{names}.token_type_embeddings.weight", ("encoder/type_embedding/embedding",), TABLE),
         *norm(f"{names}.LayerNorm", "encoder/embedding_norm"),
         *(
@@ -29,13 +34,13 @@ def _stack() -> tuple[Tensor, ...]:
     )
 
 
-_FIXED = {
+FIXED = {
     **{"architecture": "encoder_only", "norm_position": "post", "norm": "layernorm", "position_encoding": "learned"},
     **{"use_bias": True, "attention_scale": True, "scale_embeddings": False, "embedding_norm": True},
     **OWN_HEADS,
     "token_types": lambda config: max(config.token_types, 1),
 }
-_UNUSED_POOLER = {r"bert\.pooler\.dense\.(weight|bias)": "of a head that this class does not have"}
+_OF_VOCABULARY = {"tie_output": True, "output_bias": True, "scale_logits": False}
 
 MASKED_LM = Family(
     name="bert",
@@ -60,12 +65,12 @@ MASKED_LM = Family(
         Key("initializer_range", "init_std", 0.02),
     ),
     tensors=(
-        *_stack(),
+        *stack(),
         *linear("cls.predictions.transform.dense", "head/transform", LINEAR),
         *norm("cls.predictions.transform.LayerNorm", "head/norm"),
         Tensor("cls.predictions.bias", ("head/output/bias",), VECTOR),
     ),
-    fixed={**_FIXED, "tie_output": True, "output_bias": True, "scale_logits": False},
+    fixed={**FIXED, **_OF_VOCABULARY},
     required={
         **{"position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False,)},
         "tie_word_embeddings": (True,),
@@ -83,7 +88,7 @@ MASKED_LM = Family(
     computed={
         r"bert\.embeddings\.(position_ids|token_type_ids)": "numbers of positions, which are computed",
         r"cls\.seq_relationship\.(weight|bias)": "the head for the next sentence, which transformer_jax does not have",
-        **_UNUSED_POOLER,
+        r"bert\.pooler\.dense\.(weight|bias)": "of a head that this class does not have",
     },
     prefix="bert.",
     renamed=((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias")),
@@ -96,63 +101,75 @@ _HEAD_DROPOUT = Key("classifier_dropout", "head_dropout_rate", None)
 """None there means `hidden_dropout_prob`, as None here means `dropout_rate`."""
 
 
-def _with_head(class_name: str, task: str, tensors: tuple[Tensor, ...], pooled: bool = False) -> Family:
-    has_labels = task != "span_qa"
-    computed = {name: reason for name, reason in MASKED_LM.computed.items() if name.startswith("bert")}
-    if pooled:
-        computed = {name: reason for name, reason in computed.items() if name not in _UNUSED_POOLER}
+def _with_head(
+    masked: Family, class_name: str, task: str, tensors: tuple[Tensor, ...], *, pooled: bool = False
+) -> Family:
+    """Return the table of a class that has a head for a task in place of the one for masked words."""
+    has_labels, used = task != "span_qa", {tensor.theirs for tensor in tensors}
+    of_stack = tuple(t for t in masked.tensors if t.theirs.startswith(masked.prefix))
     return dataclasses.replace(
-        MASKED_LM,
+        masked,
         label=class_name,
         class_name=class_name,
         also=(),
         tasks=(task,),
         task_fields={"pooling": "first", "pooler": True} if pooled else {},
         has_labels=has_labels,
-        keys=(*MASKED_LM.keys, *([_HEAD_DROPOUT] if has_labels else [])),
+        keys=(
+            *(key._replace(values=ACTIVATIONS) if key.ours == "activation" else key for key in masked.keys),
+            *([_HEAD_DROPOUT] if has_labels else []),
+        ),
         ignored={
             **{
                 name: reason
-                for name, reason in MASKED_LM.ignored.items()
+                for name, reason in masked.ignored.items()
                 if not (has_labels and name == _HEAD_DROPOUT.theirs)
             },
             _TIED: "of the head for masked words, which this class does not have",
         },
         notes={_TIED: True},
-        required={name: values for name, values in MASKED_LM.required.items() if name != _TIED},
-        tensors=(*_stack(), *tensors),
-        fixed=_FIXED,
+        required={name: values for name, values in masked.required.items() if name != _TIED},
+        tensors=(*of_stack, *tensors),
+        fixed={name: value for name, value in masked.fixed.items() if name not in _OF_VOCABULARY},
         copies={},
-        computed=computed,
+        computed={
+            pattern: reason
+            for pattern, reason in masked.computed.items()
+            if pattern.startswith(re.escape(masked.prefix)) and not any(re.fullmatch(pattern, name) for name in used)
+        },
     )
 
 
-SEQUENCE_CLASSIFICATION = _with_head(
-    "BertForSequenceClassification",
-    "classification",
-    (*linear("bert.pooler.dense", "head/pooler", LINEAR), *linear("classifier", "head/output", LINEAR)),
-    pooled=True,
-)
+def classes(
+    masked: Family, name: str, of_sequence: tuple[Tensor, ...], *, pooled_as: tuple[Tensor, ...]
+) -> tuple[Family, ...]:
+    """Return the tables of all classes of a family.
 
-MODEL = dataclasses.replace(
-    SEQUENCE_CLASSIFICATION,
-    label="BertModel",
-    class_name="BertModel",
-    tensors=(*_stack(), *linear("bert.pooler.dense", "head/pooler", LINEAR)),
-    lacks=("head/output/kernel", "head/output/bias"),
-    bare=True,
-    read_only=True,
-)
-"""The encoder with its pooler, which is that of our head; the map to labels begins anew, as zeros."""
+    Args:
+      masked: of its class for masked words. name: of its classes, before `For` or `Model`.
+      of_sequence: tensors of the head for a text. pooled_as: of the pooler of its base model.
+    """
+    of_labels = linear("classifier", "head/output", LINEAR)
+    sequence = _with_head(masked, f"{name}ForSequenceClassification", "classification", of_sequence, pooled=True)
+    base = _with_head(masked, f"{name}Model", "classification", pooled_as, pooled=True)
+    model = dataclasses.replace(base, lacks=("head/output/kernel", "head/output/bias"), bare=True, read_only=True)
+    of_stack = tuple(t for t in masked.tensors if t.theirs.startswith(masked.prefix))
+    return (
+        masked,
+        sequence,
+        _with_head(masked, f"{name}ForTokenClassification", "tagging", of_labels),
+        _with_head(masked, f"{name}ForQuestionAnswering", "span_qa", linear("qa_outputs", "head/output", LINEAR)),
+        # The encoder with its pooler, which is that of our head; the map to labels begins anew, as zeros.
+        model,
+        # The encoder alone; the mean of its states is what a new head reads.
+        dataclasses.replace(model, tensors=of_stack, task_fields={"pooling": "mean", "pooler": False}),
+    )
 
-MODEL_WITHOUT_POOLER = dataclasses.replace(MODEL, tensors=_stack(), task_fields={"pooling": "mean", "pooler": False})
-"""The encoder alone; the mean of its states is what a new head reads."""
 
-BERT_CLASSES = (
+_POOLER = linear("bert.pooler.dense", "head/pooler", LINEAR)
+BERT_CLASSES = classes(
     MASKED_LM,
-    SEQUENCE_CLASSIFICATION,
-    _with_head("BertForTokenClassification", "tagging", linear("classifier", "head/output", LINEAR)),
-    _with_head("BertForQuestionAnswering", "span_qa", linear("qa_outputs", "head/output", LINEAR)),
-    MODEL,
-    MODEL_WITHOUT_POOLER,
+    "Bert",
+    (*_POOLER, *linear("classifier", "head/output", LINEAR)),
+    pooled_as=_POOLER,
 )

@@ -23,7 +23,7 @@ from transformer_jax.checkpoints.checksums import by_path, tree_of
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import SOURCE_TO_TARGET, DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.config.imported import imported
-from transformer_jax.convert import folder_config, folder_tensors
+from transformer_jax.convert import folder_config, folder_tensors, keys
 from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.generation import generation_settings, task_params
 from transformer_jax.convert.generation_reading import read_generation
@@ -129,7 +129,7 @@ def open_folder(path: Path | str, task_name: str | None = None, params_of: str |
     theirs, where = _read_config(path / CONFIG), str(path / CONFIG)
     classes = folder_config.possible_classes(theirs, where)
     files = TensorFiles(path)
-    family = _chosen(classes, files, where)
+    family = _chosen(classes, files, theirs, where)
     config, ignored = folder_config.read_model_config(family, theirs, where)
     folder_tensors.check_layers(family, config, files)
     config = folder_tensors.with_optional_tensors(family, config, files)
@@ -174,18 +174,20 @@ def _with_generation(folder: Folder, theirs: Mapping[str, Any], params_of: str |
     return dataclasses.replace(folder, warnings=warnings, **changed)
 
 
-def _chosen(classes: Sequence[Family], files: TensorFiles, where: str) -> Family:
+def _chosen(classes: Sequence[Family], files: TensorFiles, theirs: Mapping[str, Any], where: str) -> Family:
     """Return the class of a folder: of those that config.json may mean, the one whose tensors it has.
+
+    Families may have the same tensors. Without a `model_type` it is the one that reads most keys of config.json.
 
     Raises: CheckpointError if neither config.json nor the tensors say which family it is.
     """
     found = folder_tensors.fitting(classes, files.tensors)
-    if found is None and len({family.name for family in classes}) > 1:
+    if not found and len({family.name for family in classes}) > 1:
         raise CheckpointError(
             f"{where}: has no model_type, and the tensors are those of none of {', '.join(FAMILIES)}; add the "
             "model_type if you know it"
         )
-    return classes[0] if found is None else found
+    return max(found or classes[:1], key=lambda family: len(keys.of_family(family.name) & {*theirs}))
 
 
 def _check_tokenizer(path: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:

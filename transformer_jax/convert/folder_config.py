@@ -7,14 +7,13 @@ transformers does not read changes nothing there, so it is ignored here.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from transformer_jax.config import DROPOUT_RATES, RECURRENT, ModelConfig, TaskConfig, field_types, nearest
-from transformer_jax.convert import keys
+from transformer_jax.config import DROPOUT_RATES, ModelConfig, TaskConfig, field_types, nearest
+from transformer_jax.convert import keys, layer_lists
 from transformer_jax.convert.families import CLASSES, FAMILIES
 from transformer_jax.convert.tables import (
     COMMON_IGNORED,
@@ -107,14 +106,14 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
     Raises: CheckpointError, which lists all keys that we cannot express and all sizes that are out of bounds.
     """
     values, ignored = _renamed(family, theirs)
-    problems = _adapt_rope(values, ignored) if family.rope else []
+    problems = [] if family.rope_theta is None else _adapt_rope(values, ignored, family.rope_theta)
     problems += family.adapt(values) if family.adapt else []
     problems += [*_beyond(family, values)]
     # A dropout rate without a key is 0 there.
     ours: dict[str, Any] = {"architecture": family.architecture, "init": family.init, "dropout_rate": 0.0}
     if family.has_labels and all(key.ours != "head_dropout_rate" for key in family.keys):
         ours["head_dropout_rate"] = 0.0
-    if family.rope:
+    if family.rope_theta is not None:
         ours["rotary_base"] = values.pop("rope_theta")
     ours |= {name: value for name, value in family.fixed.items() if not callable(value)}
     said: dict[str, str] = {}
@@ -134,6 +133,12 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
         ours[key.ours], said[key.ours] = value, key.theirs
     for key in family.keys:
         values.pop(key.theirs, None)
+    num_layers = ours.get("num_decoder_layers")
+    if family.layers is not None and not problems and type(num_layers) is int:  # of another type it is a problem below
+        try:
+            ours |= family.layers.read(values, num_layers)
+        except ValueError as error:
+            problems.append(str(error))
     for name, (allowed, because) in _requirements(family).items():
         value = values.pop(name, allowed[0])
         if value not in allowed:
@@ -269,13 +274,16 @@ def _wrong(name: str, value: Any, annotation: Any) -> str | None:
     return None
 
 
-def _adapt_rope(values: dict[str, Any], ignored: dict[str, str]) -> list[str]:
+def _adapt_rope(values: dict[str, Any], ignored: dict[str, str], default: float) -> list[str]:
     """Replace the keys of rotary positions of versions 4 and 5 by `rope_theta`; return what is wrong with them.
 
     As in transformers 5.23, `rope_scaling` comes before `rope_parameters`, and what they hold before `rope_theta`.
+
+    Args:
+      default: the base of a file without one.
     """
     forms = {name: values.pop(name, None) for name in ("rope_scaling", "rope_parameters")}
-    theta, problems = values.get("rope_theta", 10_000.0), []
+    theta, problems = values.get("rope_theta", default), []
     for name, given in forms.items():
         if given is not None and not isinstance(given, Mapping):
             problems.append(f"{name}={given!r}: expected an object")
@@ -289,7 +297,7 @@ def _adapt_rope(values: dict[str, Any], ignored: dict[str, str]) -> list[str]:
             problems.append(f"{used} with rope_type={kind!r}: transformer_jax cannot scale rotary positions")
         ignored |= {f"{used}.{name}": "of rotary positions that are scaled" for name in given}
     if theta is None:
-        theta = 10_000.0
+        theta = default
     if type(theta) not in (int, float) or theta <= 0:
         problems.append(f"rope_theta={theta!r}: expected a number above 0")
     values["rope_theta"] = theta
@@ -315,10 +323,11 @@ def write_model_config(family: Family, config: ModelConfig, task: TaskConfig) ->
         if key.values is not None:
             value = next(theirs for theirs, ours in key.values.items() if ours == value)
         result.setdefault(key.theirs, value)
-    if family.rope:
+    if family.rope_theta is not None:
         result["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rotary_base}
         result["rope_theta"] = config.rotary_base
     result |= {name: allowed[0] for name, allowed in family.required.items() if allowed[0] is not None}
+    result |= {} if family.layers is None else family.layers.write(config)
     return result | dict(family.notes) | (family.also_written(config) if family.also_written else {})
 
 
@@ -333,11 +342,14 @@ def _other_head(family: Family, task: TaskConfig) -> list[str]:
 
 def unsaid(family: Family, config: ModelConfig) -> list[str]:
     """Return a line for every field that a family cannot express."""
-    problems, first = [], {}
-    for name, value in {**unnamed(), **family.fixed}.items():
-        expected = value(config) if callable(value) else value
-        if getattr(config, name) != expected:
-            problems.append(f"model.{name}={getattr(config, name)!r}: {family.label} has {expected!r}")
+    first = {}
+    problems = [] if family.layers is None else family.layers.problems(config, family.label)
+    without = dataclasses.replace(config, **unnamed(family)).resolved()
+    expected = {name: getattr(without, name) for name in unnamed(family)}
+    expected |= {name: value(config) if callable(value) else value for name, value in family.fixed.items()}
+    for name, value in expected.items():
+        if getattr(config, name) != value:
+            problems.append(f"model.{name}={getattr(config, name)!r}: {family.label} has {value!r}")
     for key in family.keys:
         other = first.setdefault(key.theirs, key.ours)
         if key.ours not in TRAINING_ONLY and getattr(config, other) != getattr(config, key.ours):
@@ -377,30 +389,36 @@ def closest(config: ModelConfig, task: TaskConfig) -> Family:
     return min(candidates, key=lambda family: len(unsaid(family, config)) + len(_other_head(family, task)))
 
 
-@functools.cache
-def unnamed() -> dict[str, Any]:
-    """Return the defaults of the fields of Transformers that no family names: none can express another value.
+_ELSEWHERE = (
+    *("rotary_base", "relative_num_buckets", "relative_max_distance", "init_range"),
+    *("source_vocab_size", "tie_output", "output_bias", "scale_logits", "pixel_mean", "pixel_std"),
+)
+"""Fields that a family may leave unnamed: they are read with certain values of other fields alone, or tensors or
+another file say them. `rotary_base` is written by `Family.rope_theta`; `init_range` is read at the start."""
 
-    `rotary_base` is written by `Family.rope`, and read only with rotary positions; `init_range` is read at the start.
+
+def unnamed(family: Family) -> dict[str, Any]:
+    """Return the defaults of the fields that models of a family read but its table does not name.
+
+    It can express no other value; of a field that is derived from others, none but the derived one.
     """
-    named = {name for family in CLASSES for name in (*(key.ours for key in family.keys), *family.fixed)}
-    return {
-        field.name: field.default
-        for field in dataclasses.fields(ModelConfig)
-        if field.name not in {*named, *TRAINING_ONLY, "rotary_base", "init_range"} and _is_of_texts(field)
-    }
+    named = {*(key.ours for key in family.keys), *family.fixed, *TRAINING_ONLY, *_ELSEWHERE}
+    named |= set() if family.layers is None else {*layer_lists.FIELDS}
+    fields = dataclasses.fields(ModelConfig)
+    return {field.name: field.default for field in fields if field.name not in named and _is_read(field, family)}
 
 
-def _is_of_texts(field: dataclasses.Field) -> bool:
-    """Return whether Transformers that read tokens read a field."""
-    read_by = field.metadata.get("read_by", {})
-    of_transformers = {*read_by.get("model.architecture", ("decoder_only",))} - {RECURRENT}
-    return bool(of_transformers) and read_by.get("model.inputs") != ("patches",)
+def _is_read(field: dataclasses.Field, family: Family) -> bool:
+    """Return whether models with the architecture and the inputs of a family may read a field."""
+    read_by, inputs = field.metadata.get("read_by", {}), family.fixed.get("inputs", ModelConfig.inputs)
+    architectures = read_by.get("model.architecture", (family.architecture,))
+    return family.architecture in architectures and inputs in read_by.get("model.inputs", (inputs,))
 
 
 def fields_without_meaning(family: Family) -> set[str]:
     """Return the fields of ModelConfig that a family neither reads nor writes; the tests say why each is right."""
-    known = {key.ours for key in family.keys} | set(family.fixed) | set(unnamed()) | set(TRAINING_ONLY)
+    known = {key.ours for key in family.keys} | set(family.fixed) | set(unnamed(family)) | set(TRAINING_ONLY)
+    known |= set() if family.layers is None else {*layer_lists.FIELDS}
     return {field.name for field in dataclasses.fields(ModelConfig)} - known
 
 

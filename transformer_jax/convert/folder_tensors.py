@@ -171,19 +171,20 @@ def _with_prefix(family: Family, names: Iterable[str]) -> dict[str, str]:
     return {name if has_none(name) else family.prefix + name: old for name, old in stored.items()}
 
 
-def fitting(classes: Sequence[Family], names: Iterable[str]) -> Family | None:
-    """Return the class whose tensors are all among those of a folder, of several the one with most; None without one.
+def fitting(classes: Sequence[Family], names: Iterable[str]) -> list[Family]:
+    """Return the classes whose tensors are all among those of a folder, of several those with most.
 
     Tensors that some configs lack do not count, and of the layers only the first.
     """
     names = list(names)
-    best, most = None, 0
+    found: dict[int, list[Family]] = {}
     for family in classes:
         stored = _with_prefix(family, names)
-        wanted = [tensor.theirs.replace("{layer}", "0") for tensor in family.tensors if not tensor.when]
-        if len(wanted) > most and all(name in stored for name in wanted):
-            best, most = family, len(wanted)
-    return best
+        always = [t for t in family.tensors if all(family.fixed.get(name) == value for name, value in t.when.items())]
+        wanted = [tensor.theirs.replace("{layer}", "0") for tensor in always]
+        if all(name in stored for name in wanted):
+            found.setdefault(len(wanted), []).append(family)
+    return found[max(found)] if found else []
 
 
 def check_layers(family: Family, config: ModelConfig, files: TensorFiles) -> None:

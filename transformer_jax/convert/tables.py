@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from transformer_jax.config import ModelConfig
+from transformer_jax.convert.layer_lists import LayerLists
 from transformer_jax.convert.layouts import VECTOR, Layout
 
 
@@ -78,7 +79,9 @@ class Family:
     - sines_first: whether their sinusoidal positions hold all sines before all cosines.
     - read_only: whether no model is written as this class: its head would be lost.
     - text_start: whether the texts of `text_to_text` begin with the token for the beginning of a text.
-    - rope: whether the base of rotary positions is a key, in the forms of versions 4 and 5 of transformers.
+    - rope_theta: the default of the base of rotary positions, which is a key, in the forms of versions 4 and 5 of
+      transformers; None for a family without them.
+    - layers: the keys about single layers; None for a family whose layers are all equal.
     """
 
     name: str
@@ -112,7 +115,8 @@ class Family:
     own_tables: tuple[str, ...] = ()
     sines_first: bool = False
     text_start: bool = False
-    rope: bool = False
+    rope_theta: float | None = None
+    layers: LayerLists | None = None
     read_only: bool = False
 
     @property
@@ -171,6 +175,7 @@ OWN_HEADS: dict[str, Callable[[ModelConfig], Any]] = {
 PLAIN: dict[str, Any] = {"scale_logits": False, "embedding_norm": False, "token_types": 0}
 UNTIED = {"tie_output": False}
 BIASED = {"use_bias": True}
+QKV_BIASED = {"qkv_bias": True}
 
 
 def norm(theirs: str, ours: str, when: Mapping[str, Any] | None = None) -> tuple[Tensor, ...]:
@@ -182,10 +187,19 @@ def norm(theirs: str, ours: str, when: Mapping[str, Any] | None = None) -> tuple
 
 
 def linear(
-    theirs: str, ours: str, layout: Layout, widths: tuple[int | None, int | None] = (None, None), bias: Layout = VECTOR
+    theirs: str,
+    ours: str,
+    layout: Layout,
+    widths: tuple[int | None, int | None] = (None, None),
+    bias: Layout = VECTOR,
+    when: Mapping[str, Any] = BIASED,
 ) -> tuple[Tensor, ...]:
-    """Weight and bias of a linear map; widths: the axes of kernel and bias with the width of the model."""
+    """Weight and bias of a linear map.
+
+    Args:
+      widths: the axes of kernel and bias with the width of the model. when: fields with which it has a bias.
+    """
     return (
         Tensor(f"{theirs}.weight", (f"{ours}/kernel",), layout, widths[0]),
-        Tensor(f"{theirs}.bias", (f"{ours}/bias",), bias, widths[1], BIASED),
+        Tensor(f"{theirs}.bias", (f"{ours}/bias",), bias, widths[1], when),
     )

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from transformer_jax.convert.layouts import CONVOLUTION, HEADS_OUT, LINEAR, MATRIX_OF_ONE, VECTOR, VECTOR_OF_ONE
-from transformer_jax.convert.tables import ACTIVATIONS, OWN_HEADS, Family, Key, Tensor, linear, norm
+from transformer_jax.convert.tables import ACTIVATIONS, OWN_HEADS, QKV_BIASED, Family, Key, Tensor, linear, norm
 
 
 def _stack() -> tuple[Tensor, ...]:
@@ -21,7 +21,7 @@ def _stack() -> tuple[Tensor, ...]:
         *(
             tensor
             for name in ("query", "key", "value")
-            for tensor in linear(f"{theirs}.attention.attention.{name}", f"{attention}/{name}", LINEAR)
+            for tensor in linear(f"{theirs}.attention.attention.{name}", f"{attention}/{name}", LINEAR, when=QKV_BIASED)
         ),
         *linear(f"{theirs}.attention.output.dense", f"{attention}/out", HEADS_OUT),
         *norm(f"{theirs}.layernorm_after", f"{ours}/feed_forward_residual/norm"),
@@ -75,6 +75,7 @@ CLASSIFICATION = Family(
         Key("hidden_dropout_prob", "dropout_rate", 0.0),
         Key("attention_probs_dropout_prob", "attention_dropout_rate", 0.0),
         Key("initializer_range", "init_std", 0.02),
+        Key("qkv_bias", "qkv_bias", True),
     ),
     tensors=(*_stack(), *linear("classifier", "head/output", LINEAR)),
     fixed={
@@ -82,7 +83,6 @@ CLASSIFICATION = Family(
         **{"norm": "layernorm", "position_encoding": "learned", "use_bias": True, "attention_scale": True},
         **{"embedding_norm": False, **OWN_HEADS},
     },
-    required={"qkv_bias": (True,)},
     ignored={
         "encoder_stride": "of the head for masked images",
         **dict.fromkeys(("pooler_output_size", "pooler_act"), _NO_POOLER),
@@ -99,7 +99,7 @@ MODEL = dataclasses.replace(
     task_fields={"pooling": "first", "pooler": True},
     tensors=(*_stack(), *linear("vit.pooler.dense", "head/pooler", LINEAR)),
     lacks=("head/output/kernel", "head/output/bias"),
-    required={**CLASSIFICATION.required, "pooler_act": ("tanh",)},
+    required={"pooler_act": ("tanh",)},
     ignored={"encoder_stride": "of the head for masked images", "pooler_output_size": "hidden_size, or an error"},
     computed={},
     bare=True,

@@ -358,7 +358,7 @@ def _other_mixer(config: ModelConfig, path: str) -> Box:
     if not MIXERS.is_built_in(config.mixer):
         return Box(config.mixer, ("from outside the package",), "attention", owns)
     heads = f"{config.num_heads} heads, d_k = {config.head_dim}, d_v = {config.value_head_dim}"
-    details = lines("a state in place of keys", "causal", heads, *_attention_end(config)[:1])
+    details = lines("a state in place of keys", "causal", heads, _biases(config.use_bias, config.use_bias))
     return Box(config.mixer.replace("_", " "), details, "attention", owns)
 
 
@@ -424,7 +424,14 @@ def _heads(config: ModelConfig, has_bias: bool) -> tuple[str, ...]:
 
 def _attention_end(config: ModelConfig) -> tuple[str, ...]:
     rate = config.attention_dropout_rate
-    return lines("biases" if config.use_bias else "no biases", rate and f"dropout {rate:g} on weights")
+    return lines(_biases(config.qkv_bias, config.use_bias), rate and f"dropout {rate:g} on weights")
+
+
+def _biases(of_inputs: bool, of_output: bool) -> str:
+    """Return the words for biases of queries, keys and values, and of the output."""
+    if of_inputs == of_output:
+        return "biases" if of_output else "no biases"
+    return "biases of Q, K, V alone" if of_inputs else "a bias of the output alone"
 
 
 def _feed_forward(config: ModelConfig, layers: str) -> Box:

@@ -134,7 +134,7 @@ class MultiHeadAttention(nn.Module):
 
     def setup(self) -> None:
         config = self.config
-        width, bias, init = (config.emb_dim,), config.use_bias, kernel_init(config)
+        width, bias, init = (config.emb_dim,), config.qkv_bias, kernel_init(config)
         self.query = Linear(width, (config.num_heads, config.head_dim), bias, query_init(config))
         self.key = Linear(width, (config.num_kv_heads, config.head_dim), bias, init)
         self.value = Linear(width, (config.num_kv_heads, config.value_head_dim), bias, init)
@@ -143,7 +143,7 @@ class MultiHeadAttention(nn.Module):
         if config.attention_sink == "learned":
             self.sinks = self.param("sinks", nn.initializers.zeros, (config.num_heads,))
         residual_init = residual_kernel_init(config, self.num_sums)
-        self.out = Linear((config.num_heads, config.value_head_dim), width, bias, residual_init)
+        self.out = Linear((config.num_heads, config.value_head_dim), width, config.use_bias, residual_init)
 
     def project(self, x: Activations, positions: Positions, values: LayerValues = EQUAL) -> Projected:
         """Return queries [B, T, N, H], keys and values of x [B, T, D]; rotated with rotary positions.

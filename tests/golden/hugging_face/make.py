@@ -35,6 +35,17 @@ from transformers import (
     LlamaForCausalLM,
     MarianConfig,
     MarianMTModel,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaForSequenceClassification,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
     ViTConfig,
@@ -54,10 +65,10 @@ def gpt2(**fields):
     )
 
 
-def llama(**fields):
+def llama(config_class=LlamaConfig, model_class=LlamaForCausalLM, **fields):
     sizes = {"hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 6}
-    config = LlamaConfig(vocab_size=VOCABULARY, head_dim=4, max_position_embeddings=64, **IDS | sizes | fields)
-    return LlamaForCausalLM(config)
+    config = config_class(vocab_size=VOCABULARY, head_dim=4, max_position_embeddings=64, **IDS | sizes | fields)
+    return model_class(config)
 
 
 def marian(**fields):
@@ -72,6 +83,13 @@ def bert(model_class, **fields):
     sizes = {"hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 3}
     sizes |= {"max_position_embeddings": 40, "type_vocab_size": 3}
     return model_class(BertConfig(vocab_size=VOCABULARY, pad_token_id=PAD, **sizes | fields))
+
+
+def roberta(model_class, **fields):
+    sizes = {"hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 3}
+    return model_class(
+        RobertaConfig(vocab_size=VOCABULARY, max_position_embeddings=40, type_vocab_size=1, **sizes | fields)
+    )
 
 
 def t5(untied=False, **fields):
@@ -97,6 +115,10 @@ def vit(model_class, **fields):
     return model_class(ViTConfig(**sizes | fields))
 
 
+WINDOWS = {
+    **{"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+    "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+}
 SEPARATE = {"share_encoder_decoder_embeddings": False, "vocab_size": 23, "decoder_vocab_size": VOCABULARY}
 MODELS = {
     "gpt2": lambda: gpt2(),
@@ -119,6 +141,12 @@ MODELS = {
     "vit": lambda: vit(ViTForImageClassification, num_labels=5),
     "vit_grey": lambda: vit(ViTForImageClassification, num_labels=4, num_channels=1, patch_size=6, hidden_act="relu"),
     "vit_pooler": lambda: vit(ViTModel, layer_norm_eps=1e-6),
+    "qwen2": lambda: llama(Qwen2Config, Qwen2ForCausalLM, num_key_value_heads=2, num_hidden_layers=3, **WINDOWS),
+    "qwen3": lambda: llama(Qwen3Config, Qwen3ForCausalLM, num_key_value_heads=3, tie_word_embeddings=True),
+    "mistral": lambda: llama(MistralConfig, MistralForCausalLM, num_key_value_heads=2, sliding_window=7),
+    "smollm3": lambda: llama(SmolLM3Config, SmolLM3ForCausalLM, num_key_value_heads=2, num_hidden_layers=4),
+    "roberta": lambda: roberta(RobertaForMaskedLM),
+    "roberta_classification": lambda: roberta(RobertaForSequenceClassification, num_labels=4, hidden_act="gelu_new"),
 }
 
 
@@ -183,8 +211,9 @@ def candidate(make, seed):
     ids, targets = rng.integers(4, VOCABULARY, (2, 2, 33))
     inputs, mask = rng.integers(4, model.config.vocab_size, (2, 37)), np.ones((2, 37), bool)
     mask[1, 23:] = False
-    inputs = np.where(mask, inputs, PAD)
-    if model.config.model_type == "bert":
+    is_encoder = model.config.model_type in ("bert", "roberta")
+    inputs = np.where(mask, inputs, model.config.pad_token_id if is_encoder else PAD)
+    if is_encoder:
         return Candidate(model, rng, ids, targets, inputs, mask, {}, math.inf)
     prompt = torch.tensor(inputs[:1] if model.config.is_encoder_decoder else ids[:1, :5])
     generated = {f"beam_{beams}": continued(model, prompt, beams).numpy() for beams in (1, 4)}
@@ -205,7 +234,7 @@ def main():
         if encodes:
             given = {"input_ids": torch.tensor(inputs), "attention_mask": torch.tensor(mask).long()}
             given["decoder_input_ids"] = torch.tensor(ids)
-        types = rng.integers(0, 3, inputs.shape)
+        types = rng.integers(0, getattr(model.config, "type_vocab_size", 3), inputs.shape)
         if model.config.model_type == "vit":  # pixels of -1 to 1, as ViTImageProcessor makes them
             given = {"pixel_values": torch.tensor((inputs / 255 - 0.5) / 0.5).float().permute(0, 3, 1, 2)}
         elif not generates:
