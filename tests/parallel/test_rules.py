@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
-from support import HYBRIDS, STREAMS, covering_set, shapes, tiny
+from support import ATTENTIONS, HYBRIDS, STREAMS, covering_set, shapes, tiny
 from training_support import small_config
 
 from transformer_jax.errors import ConfigError
@@ -62,7 +62,9 @@ def test_every_entry_is_for_a_parameter():
     """Each matches some model of the covering set; an unused entry could mean that a parameter was renamed."""
     models = [{**fields, "architecture": name} for fields in covering_set() for name in ARCHITECTURES]
     used, ends, paths = set(), set(), set()
-    for fields in (*models, *({**fields, "architecture": "decoder_only"} for fields in HYBRIDS), *STREAMS):
+    decoders = [{**fields, "architecture": "decoder_only"} for fields in HYBRIDS]
+    pairs = [{**fields, "architecture": "encoder_decoder"} for fields in ATTENTIONS]
+    for fields in (*models, *decoders, *pairs, *STREAMS):
         config = tiny(**fields)
         axes = parameter_axes(config)
         specs = specs_of(shardings(shapes(config), axes, mesh()))
