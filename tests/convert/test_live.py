@@ -42,7 +42,13 @@ CLASSES = {
     "bert": (transformers.BertConfig, transformers.BertForMaskedLM),
     "t5": (transformers.T5Config, transformers.T5ForConditionalGeneration),
     "bart": (transformers.BartConfig, transformers.BartForConditionalGeneration),
+    "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
+    "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM),
+    "roberta": (transformers.RobertaConfig, transformers.RobertaForMaskedLM),
 }
+LIKE_LLAMA = ("llama", "qwen2", "qwen3", "mistral", "smollm3")
 IDS = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 3}
 ACTIVATIONS = st.sampled_from(["gelu_new", "gelu", "relu", "silu"])
 
@@ -58,30 +64,49 @@ def configs(draw, family):
             **{"n_embd": heads * dim, "n_head": heads, "n_layer": draw(layers), "n_inner": hidden, "n_positions": 21},
             **{"activation_function": draw(ACTIVATIONS), "scale_attn_weights": draw(st.booleans())},
         }
-    if family == "llama":
-        biases = draw(st.booleans())
-        return common | {
-            **{
-                "hidden_size": heads * groups * draw(st.integers(1, 6)),
-                "intermediate_size": hidden,
-                "num_hidden_layers": draw(layers),
-            },
-            **{"num_attention_heads": heads * groups, "num_key_value_heads": heads, "head_dim": dim},
-            **{"hidden_act": draw(st.sampled_from(["silu", "gelu"])), "attention_bias": biases, "mlp_bias": biases},
-            **{"rms_norm_eps": draw(st.sampled_from([1e-5, 1e-6])), "max_position_embeddings": 21},
-            "rope_parameters": {"rope_type": "default", "rope_theta": draw(st.sampled_from([100.0, 1e4, 5e5]))},
-        }
-    if family == "bert":
-        return common | {
-            **{"hidden_size": heads * dim, "intermediate_size": hidden, "num_hidden_layers": draw(layers)},
-            **{
-                "num_attention_heads": heads,
-                "hidden_act": draw(ACTIVATIONS),
-                "type_vocab_size": draw(st.integers(1, 3)),
-            },
-            **{"max_position_embeddings": 21, "layer_norm_eps": draw(st.sampled_from([1e-12, 1e-5]))},
-            "tie_word_embeddings": True,
-        }
+    if family in LIKE_LLAMA:
+        biases = draw(st.booleans()) if family in ("llama", "smollm3") else False
+        own: dict[str, Any] = {"attention_bias": biases, "mlp_bias": biases} if biases else {}
+        window = draw(st.sampled_from([None, 1, 4, 30]))
+        if family in ("qwen2", "qwen3", "smollm3"):
+            own |= {"use_sliding_window": window is not None, "sliding_window": window}
+        if family in ("qwen2", "qwen3"):
+            own["max_window_layers"] = draw(st.integers(0, 3))
+        if family == "mistral":
+            own["sliding_window"] = window
+        if family == "smollm3":
+            own["no_rope_layer_interval"] = draw(st.integers(1, 3))
+        return (
+            common
+            | own
+            | {
+                **{
+                    "hidden_size": heads * groups * draw(st.integers(1, 6)),
+                    "intermediate_size": hidden,
+                    "num_hidden_layers": draw(layers),
+                },
+                **{"num_attention_heads": heads * groups, "num_key_value_heads": heads, "head_dim": dim},
+                **{"hidden_act": draw(st.sampled_from(["silu", "gelu"]))},
+                **{"rms_norm_eps": draw(st.sampled_from([1e-5, 1e-6])), "max_position_embeddings": 21},
+                "rope_parameters": {"rope_type": "default", "rope_theta": draw(st.sampled_from([100.0, 1e4, 5e5]))},
+            }
+        )
+    if family in ("bert", "roberta"):
+        own = {"pad_token_id": 1, "hidden_act": "gelu", "max_position_embeddings": 23} if family == "roberta" else {}
+        return (
+            common
+            | {
+                **{"hidden_size": heads * dim, "intermediate_size": hidden, "num_hidden_layers": draw(layers)},
+                **{
+                    "num_attention_heads": heads,
+                    "hidden_act": draw(ACTIVATIONS),
+                    "type_vocab_size": draw(st.integers(1, 3)),
+                },
+                **{"max_position_embeddings": 21, "layer_norm_eps": draw(st.sampled_from([1e-12, 1e-5]))},
+                "tie_word_embeddings": True,
+            }
+            | own
+        )
     if family == "t5":
         activations = ["relu", "gated-gelu", "gated-silu", "gelu", "silu"]
         return common | {
@@ -121,9 +146,9 @@ def random_model(family, fields, seed):
 def batch_of(family, fields, seed):
     rng, vocab_size = np.random.default_rng(seed), fields["vocab_size"]
     batch = {"decoder_inputs": rng.integers(2, fields.get("decoder_vocab_size", vocab_size), (2, 19))}
-    if family not in ("gpt2", "llama"):
+    if family not in ("gpt2", *LIKE_LLAMA):
         batch |= {"inputs": rng.integers(2, vocab_size, (2, 20)), "inputs_mask": np.arange(20) < np.array([[20], [11]])}
-    if family == "bert":
+    if family in ("bert", "roberta"):
         batch["types"] = rng.integers(0, fields["type_vocab_size"], (2, 20))
         del batch["decoder_inputs"]
     return batch
@@ -305,7 +330,7 @@ def of_both(ours, theirs, config):
         if ours.config.architecture == "decoder_only":
             batch, given = {"decoder_inputs": batch["inputs"]}, {"input_ids": given["input_ids"]}
         if ours.config.token_types:
-            batch["types"] = rng.integers(0, 2, (2, 20))
+            batch["types"] = rng.integers(0, min(ours.config.token_types, 2), (2, 20))
             given["token_type_ids"] = torch.tensor(batch["types"])
     head = TASKS[ours.task.name].head(ours.task, ours.config)
     module, batch = ARCHITECTURES[ours.config.architecture].module(ours.config, head), jax.tree.map(jnp.asarray, batch)
@@ -329,7 +354,7 @@ def test_small_models_of_published_configs(name, tmp_path):
     settings = saved_class.config_class.from_pretrained(tmp_path)
     randomised(saved_class(settings)).save_pretrained(tmp_path / "folder")
     shutil.copy(tmp_path / "config.json", tmp_path / "folder")
-    theirs = model_class.from_pretrained(tmp_path / "folder", attn_implementation="eager").eval()
+    theirs = model_class.from_pretrained(tmp_path / "folder", attn_implementation="eager", dtype=torch.float32).eval()
     ours = from_pretrained(tmp_path / "folder")
     close(*of_both(ours, theirs, config))
 
@@ -349,6 +374,14 @@ CHANGED = [
     ("Llama-2-7b-hf", {"rope_theta": 100.0, "rope_parameters": {"rope_type": "default"}}),
     ("Llama-2-7b-hf", {"rope_scaling": {"type": "linear", "factor": 1.0}, "rope_theta": 100.0}),
     ("Llama-2-7b-hf", {"partial_rotary_factor": 0.5, "original_max_position_embeddings": 4, "layer_types": None}),
+    ("Qwen2-0.5B", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
+    ("Qwen2-0.5B", {"sliding_window": 5, "head_dim": 4, "partial_rotary_factor": 0.5}),
+    (
+        "Qwen3-0.6B",
+        {"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": True, "sliding_window": 5},
+    ),
+    ("Mistral-7B-Instruct-v0.3--expanded-4.38", {"sliding_window": 5, "head_dim": 4}),
+    ("roberta-large", {"position_embedding_type": "absolute", "embedding_size": 3}),
     ("bert-base-uncased", {"is_causal": False, "embedding_size": 3, "hidden_dropout": 0.5}),
     ("vit-base-patch16-224--resaved-4.57", {"image_size": [12, 12], "patch_size": [4, 4], "head_dim": 6}),
     ("all-MiniLM-L6-v2", {"tie_word_embeddings": False, "problem_type": "regression"}),
@@ -363,7 +396,7 @@ def test_changed_keys_mean_the_same(name, changes, tmp_path):
     model = randomised(model_class(model_class.config_class.from_pretrained(tmp_path)))
     model.save_pretrained(tmp_path / "folder")
     shutil.copy(tmp_path / "config.json", tmp_path / "folder")
-    theirs = model_class.from_pretrained(tmp_path / "folder", attn_implementation="eager").eval()
+    theirs = model_class.from_pretrained(tmp_path / "folder", attn_implementation="eager", dtype=torch.float32).eval()
     ours = from_pretrained(tmp_path / "folder")
     close(*of_both(ours, theirs, config | {"image_size": 12}))
 
@@ -389,7 +422,7 @@ def test_base_models(name, base, whole, said, tmp_path):
     classes = [getattr(transformers, class_name) for class_name in (base, whole)]
     randomised(classes[0](classes[0].config_class.from_pretrained(tmp_path))).save_pretrained(tmp_path / "folder")
     shutil.copy(tmp_path / "config.json", tmp_path / "folder")
-    theirs = classes[1].from_pretrained(tmp_path / "folder", attn_implementation="eager").eval()
+    theirs = classes[1].from_pretrained(tmp_path / "folder", attn_implementation="eager", dtype=torch.float32).eval()
     if not said:
         left = {key: value for key, value in config.items() if key not in ("architectures", "model_type")}
         (tmp_path / "folder" / "config.json").write_text(json.dumps(left))
