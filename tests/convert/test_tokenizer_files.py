@@ -155,6 +155,14 @@ def test_bart_in_two_files(tmp_path):
     assert model.encode("th<mask> th").ids == [0, 260, 262, 261, 2]
     assert model.encode("th", " th").ids == [0, 260, 2, 261, 2]  # two texts as in our batches
     assert rows(tokenizer, ["<mask>"])[0] != [262]
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    with pytest.raises(
+        CheckpointError, match=r"merges.txt are read as .* GPT-2, and qwen2 splits .*; add the tokenizer"
+    ):
+        read_folder_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
+    with pytest.raises(CheckpointError, match="Qwen2Tokenizer splits texts in another way"):
+        read_folder_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(

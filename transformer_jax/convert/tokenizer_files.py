@@ -197,9 +197,20 @@ def _read(files: _Files) -> Tokenizer | None:
         return _with_library_tokens(ByteBPETokenizer(data), JSON, files)
     for pair in GPT2_PAIRS:
         if present.issuperset(pair):
+            _check_splits_as_gpt2(files, pair)
             data = with_prefix_space(of_gpt2(folder, pair).model_bytes, _adds_space(files))
             return _with_library_tokens(ByteBPETokenizer(data), pair[0], files)
     return None
+
+
+def _check_splits_as_gpt2(files: _Files, pair: tuple[str, str]) -> None:
+    """Raise DataError if two files of a byte-level BPE are those of Qwen, which splits texts in another way."""
+    other = files.class_name or files.model_type
+    if other.lower().startswith("qwen"):
+        raise DataError(
+            f"{' and '.join(pair)} are read as the tokenizer of GPT-2, and {other} splits texts in another way; add "
+            f"the {JSON} of this folder, which has its rules"
+        )
 
 
 def _is_made_anew(files: _Files) -> bool:
