@@ -73,6 +73,7 @@ OTHER_VALUES = {
     "model.num_heads": 4,
     "model.emb_dim": 64,
     "model.head_dim": 24,
+    "model.use_bias": False,
     "model.dropout_rate": 0.3,
     "optimizer.warmup_steps": 7,
     "training.num_train_steps": 9,

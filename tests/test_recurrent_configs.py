@@ -88,7 +88,7 @@ def other_value(field):
     if isinstance(field.default, str):
         return "S:"
     if field.default is None:  # derived from others, which may get the same value
-        return len(field.name)
+        return {"DerivedBool": True, "DerivedFloat": float(len(field.name))}.get(field.type, len(field.name))
     return field.default + 1
 
 

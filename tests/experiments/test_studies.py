@@ -105,7 +105,7 @@ VARIED = {
     },
     "from_2017_to_llama3": {
         *("model.norm_position", "model.norm", "model.norm_epsilon", "model.position_encoding", "model.rotary_base"),
-        *("model.activation", "model.mlp_dim", "model.use_bias", "model.num_kv_heads", "model.init"),
+        *("model.activation", "model.mlp_dim", "model.use_bias", "model.qkv_bias", "model.num_kv_heads", "model.init"),
         *("model.tie_output", "model.scale_embeddings", "model.dropout_rate", "model.embedding_dropout_rate"),
         *("optimizer.beta2", "optimizer.epsilon", "optimizer.schedule", "optimizer.end_fraction"),
         *("optimizer.weight_decay", "optimizer.clip_norm", "training.label_smoothing"),

@@ -115,8 +115,8 @@ class Recorder(reference.Model):
         self.streams[self.place] = x
         return x, extra
 
-    def attention(self, query, key, value, mask, bias, scale, drop):
-        output, weights = ATTENTION(query, key, value, mask, bias, scale, drop)
+    def attention(self, query, key, value, mask, bias, scale, drop, cap=None, sinks=None):
+        output, weights = ATTENTION(query, key, value, mask, bias, scale, drop, cap, sinks)
         keys = np.repeat(key, query.shape[2] // key.shape[2], axis=2)
         logits = scale * np.einsum("btnh,bsnh->bnts", query, keys) + (0.0 if bias is None else bias)
         mask = np.broadcast_to(True if mask is None else mask, (len(query), 1, *logits.shape[2:]))[:, 0]

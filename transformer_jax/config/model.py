@@ -384,6 +384,8 @@ class ModelConfig:
         "bound the logits z over the vocabulary by this cap c: c tanh(z / c); default: no bound; 30 in Gemma 2",
         1e-6,
         hyper=True,
+        switch=True,
+        off=None,
         evaluated=True,
         read_by=_OVER_VOCABULARY,
     )
@@ -431,8 +433,8 @@ class ModelConfig:
     )
     zero_init_outputs: bool = field(
         False,
-        "output projections of attention and feed-forward start at zero, whatever `init`, so that every layer starts "
-        "as the identity",
+        "output projections of attention and feed-forward start at zero, whatever `init`, so that every sub-layer first "
+        "adds nothing",
         read_by=_OF_TRANSFORMERS,
     )
     zero_head: bool = field(
@@ -656,7 +658,7 @@ class ModelConfig:
                 f"attention_multiplier={self.attention_multiplier:g} has no effect with qk_norm='l2', which learns the "
                 "factor of the logits; leave one of them out"
             )
-        elif self.qk_norm != "none" and not self.attention_scale and self.attention_multiplier is None:
+        elif self.qk_norm not in ("none", "l2") and not self.attention_scale and self.attention_multiplier is None:
             yield (
                 f"qk_norm='{self.qk_norm}' with attention_scale=false: logits of normalised queries and keys can be as "
                 "large as head_dim; set attention_multiplier, or attention_scale=true"
@@ -741,7 +743,13 @@ class ModelConfig:
                 "zero_init_outputs=True cannot be used with residual_scale_init=0.0: each has a gradient of zero while "
                 "the other is zero, so no layer would ever train"
             )
-        if outside is not None:
+        norm = outside_object(self, "norm")
+        if norm is not None and norm.function is None and self.norm_scale != "learned":
+            yield (
+                f"norm_scale='{self.norm_scale}' cannot be used with norm='{self.norm}', a module that has gains of its "
+                "own"
+            )
+        if outside is not None and outside.module is not outside._field_defaults["module"]:
             computed = {"residual_scale": "none", "residual_multiplier": 1.0, "parallel": "none"}
             for name in [name for name, off in computed.items() if getattr(self, name) != off]:
                 yield f"{name}={getattr(self, name)!r} cannot be used with {place}, which computes its sums itself"

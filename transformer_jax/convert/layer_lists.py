@@ -86,7 +86,7 @@ class LayerLists(NamedTuple):
         keys["layer_types"] = [_SLIDING if windowed else _FULL for windowed in has_window]
         if self.no_rope_layer_interval is not None:
             keys["no_rope_layers"] = [int(layer.attention_rotates) for layer in layers]
-        elif any(has_window):  # for versions of transformers that do not read the list
+        elif any(has_window) and has_window == sorted(has_window):  # for versions that do not read the list
             keys["max_window_layers"] = has_window.index(True)
         return keys
 

@@ -32,6 +32,8 @@ def attention_weights(
     if sinks is None:
         return masked_softmax(logits, mask)
     column = jnp.broadcast_to(sinks[None, :, None, None], (*logits.shape[:-1], 1))
+    if mask is not None:
+        mask = jnp.broadcast_to(mask, (*mask.shape[:-1], logits.shape[-1]))
     shown = None if mask is None else jnp.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, 1)], constant_values=True)
     return masked_softmax(jnp.concatenate([logits, column], -1), shown)[..., :-1]
 

@@ -302,7 +302,7 @@ def _check_inputs(name: str, source: Mapping[str, Any], model: ModelConfig) -> N
 def _check_gains(name: str, source: Mapping[str, Any], model: ModelConfig) -> None:
     """Raise CheckpointError if the gains of norms have another form there: the same array would mean another gain."""
     theirs, ours = source["norm_scale"], model.norm_scale
-    if theirs != ours and "none" not in (source["norm"], model.norm):
+    if {theirs, ours} == {"learned", "offset"} and "none" not in (source["norm"], model.norm):
         raise CheckpointError(
             f"{name}: has model.norm_scale='{theirs}', but the config has '{ours}', with which its gains would mean "
             "something else; set it as in the checkpoint"

@@ -59,7 +59,8 @@ def update_ratios(before: Params, after: Params, numbers: Numbers) -> dict[tuple
         x32 = x.astype(jnp.float32)
         changes[group] = changes.get(group, 0.0) + jnp.square(new[path].astype(jnp.float32) - x32).sum(axes)
         sizes[group] = sizes.get(group, 0.0) + jnp.square(x32).sum(axes)
-    return {group: jnp.sqrt(changes[group] / sizes[group]) for group in changes}
+    # Parameters that are all zero have no ratio.
+    return {group: jnp.where(sizes[group] > 0, jnp.sqrt(changes[group] / sizes[group]), jnp.nan) for group in changes}
 
 
 def _group(path: tuple[str, ...]) -> tuple[str, ...]:

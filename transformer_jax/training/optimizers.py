@@ -195,7 +195,7 @@ def _by_name(decays: Callable[[str], bool]) -> Callable[[Params], Any]:
 
 DECAY_MASKS = {
     "matrices": _by_name(lambda name: name == "kernel"),
-    "all_but_norms_and_biases": _by_name(lambda name: name not in ("scale", "bias", "sinks")),
+    "all_but_norms_and_biases": _by_name(lambda name: name not in ("scale", "bias", "sinks", "alpha")),
     "all": _by_name(lambda name: True),
 }
 """By the values of `optimizer.decay_mask`: from parameters to a tree of bools, True for weight decay."""
