@@ -1,10 +1,12 @@
 """The trials of a study."""
 
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 
+from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study, over
 from transformer_jax.sweeps.trials import grid, groups, program_key
@@ -108,3 +110,18 @@ HEADS = over("model.num_heads", 1, 2)
 def test_refused_grids(refused, overrides, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         grid(refused, overrides)
+
+
+OFF = [
+    f.name
+    for f in dataclasses.fields(ModelConfig)
+    if f.metadata.get("hyper") and f.default is None and not f.metadata.get("derived_from")
+]
+
+
+@pytest.mark.parametrize("field", OFF)
+def test_a_number_that_is_off_makes_another_program(field):
+    """Its program has no argument for it, and those of a group are stacked."""
+    axis = Axis("number", {"off": {}, "one": {f"model.{field}": 0.5}, "other": {f"model.{field}": 0.7}})
+    off, one, other = (program_key(trial.config) for trial in grid(study(axis, seeds=(3,))).trials)
+    assert off != one == other

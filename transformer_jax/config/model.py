@@ -433,8 +433,8 @@ class ModelConfig:
     )
     zero_init_outputs: bool = field(
         False,
-        "output projections of attention and feed-forward start at zero, whatever `init`, so that every sub-layer first "
-        "adds nothing",
+        "output projections of attention and feed-forward start at zero, whatever `init`, so that every sub-layer "
+        "first adds nothing",
         read_by=_OF_TRANSFORMERS,
     )
     zero_head: bool = field(
@@ -746,8 +746,7 @@ class ModelConfig:
         norm = outside_object(self, "norm")
         if norm is not None and norm.function is None and self.norm_scale != "learned":
             yield (
-                f"norm_scale='{self.norm_scale}' cannot be used with norm='{self.norm}', a module that has gains of its "
-                "own"
+                f"norm_scale='{self.norm_scale}' cannot be used with norm='{self.norm}', a module with gains of its own"
             )
         if outside is not None and outside.module is not outside._field_defaults["module"]:
             computed = {"residual_scale": "none", "residual_multiplier": 1.0, "parallel": "none"}
