@@ -36,7 +36,15 @@ def part(name, kind):
     return {key.removeprefix(f"{kind}/"): x for key, x in stored(name).items() if key.startswith(f"{kind}/")}
 
 
-@pytest.fixture(params=NAMES)
+# Their tables are those of others, with few keys of their own.
+SLOW = ("mistral", "qwen3", "smollm3", "roberta", "roberta_classification")
+
+
+def marked(names):
+    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+
+
+@pytest.fixture(params=marked(NAMES))
 def name(request):
     return request.param
 
@@ -93,7 +101,7 @@ def test_logits_loss_and_gradients(name, folder):
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-@pytest.mark.parametrize("name", [name for name in NAMES if "beam_4" in stored(name)], indirect=True)
+@pytest.mark.parametrize("name", marked(name for name in NAMES if "beam_4" in stored(name)), indirect=True)
 def test_generated_tokens(name, folder, beam_size):
     values, model = stored(name), from_pretrained(folder)
     config, params = model.config, model.params

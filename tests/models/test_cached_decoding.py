@@ -70,13 +70,21 @@ def feed(config, params, cache, ids, positions, sizes):
 
 
 OTHER_STREAMS = [
-    pytest.param(fields, id=f"{fields['architecture']}-{fields['norm_position']}")
+    pytest.param(
+        fields,
+        id=f"{fields['architecture']}-{fields['norm_position']}",
+        marks=pytest.mark.slow if fields["norm_position"] in ("deepnorm", "output") else (),
+    )
     for fields in STREAMS
     if fields["architecture"] in GENERATING
 ]
 
 WITH_OPTIONS = [
-    pytest.param({**fields, "architecture": architecture}, id=f"{fields['qk_norm']}-{architecture}")
+    pytest.param(
+        {**fields, "architecture": architecture},
+        id=f"{fields['qk_norm']}-{architecture}",
+        marks=pytest.mark.slow if fields["qk_norm"] == "l2" else (),
+    )
     for fields, architecture in zip(ATTENTIONS[:2], ("encoder_decoder", "decoder_only"), strict=True)
 ]
 

@@ -100,13 +100,21 @@ WITH_STATES = [
     for fields, packed in zip(HYBRIDS, (True, False, True), strict=True)
 ]
 OTHER_STREAMS = [
-    pytest.param({**fields, "packed": packed}, id=f"{fields['architecture']}-{fields['norm_position']}-{packed}")
+    pytest.param(
+        {**fields, "packed": packed},
+        id=f"{fields['architecture']}-{fields['norm_position']}-{packed}",
+        marks=pytest.mark.slow if fields["norm_position"] in ("deepnorm", "output") else (),
+    )
     for fields, packed in zip(STREAMS, (True, False, True, True, False), strict=True)
 ]
 
 
 WITH_OPTIONS = [
-    pytest.param({**fields, "architecture": architecture, "packed": packed}, id=f"{fields['qk_norm']}-{architecture}")
+    pytest.param(
+        {**fields, "architecture": architecture, "packed": packed},
+        id=f"{fields['qk_norm']}-{architecture}",
+        marks=pytest.mark.slow if fields["qk_norm"] == "layernorm" else (),
+    )
     for fields, architecture, packed in zip(
         ATTENTIONS, ("encoder_decoder", "encoder_decoder", "encoder_only"), (True, True, False), strict=True
     )
