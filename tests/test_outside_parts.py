@@ -422,6 +422,17 @@ def test_objects_that_lack_something_are_refused(field, value, message):
     assert message in said
 
 
+def test_fields_that_an_outside_module_does_not_read():
+    """A place of norms without a module of its own has the built-in one, which reads them."""
+    trust.trust_modules("outside")
+    place = f"{BROKEN}:INSIDE"
+    assert next(iter(tiny(norm_position=place, residual_scale="vector").problems()), None) is None
+    said = refused(model__norm_position="gated_sum:GATED_SUM", model__residual_scale="vector")
+    assert "residual_scale='vector' cannot be used with norm_position='gated_sum:GATED_SUM'" in said
+    said = refused(model__norm="scale_norm:SCALE_NORM", model__norm_scale="offset")
+    assert "norm_scale='offset' cannot be used with norm='scale_norm:SCALE_NORM'" in said
+
+
 def test_modules_that_are_missing_or_raise(capsys):
     trust.trust_modules("outside")
     assert "No module named 'outside.nowhere'; is the folder" in refused(model__activation="outside.nowhere:TANH")

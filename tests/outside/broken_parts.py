@@ -37,6 +37,7 @@ NO_NORM = NormKind(module=Empty)
 NO_BIAS = Encoding(bias=Empty)
 NOTHING = Encoding()
 NO_BEFORE = NormPosition(before=True, after=False, final=True, module=Empty)
+INSIDE = NormPosition(before=False, after=True, final=False, inside=True)
 TANH = Activation(jnp.tanh)
 
 

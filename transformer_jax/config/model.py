@@ -748,7 +748,7 @@ class ModelConfig:
             yield (
                 f"norm_scale='{self.norm_scale}' cannot be used with norm='{self.norm}', a module with gains of its own"
             )
-        if outside is not None and outside.module is not outside._field_defaults["module"]:
+        if outside is not None and not str(outside.module.__module__).startswith("transformer_jax."):
             computed = {"residual_scale": "none", "residual_multiplier": 1.0, "parallel": "none"}
             for name in [name for name, off in computed.items() if getattr(self, name) != off]:
                 yield f"{name}={getattr(self, name)!r} cannot be used with {place}, which computes its sums itself"
