@@ -1,4 +1,4 @@
-"""What a choice of the model costs: time of a training step, compilation and memory, each beside the model without it.
+"""Cost of a design choice: time of a training step, compilation and memory, compared with the model without it.
 
     python -m benchmarks.axes --shape gpt_small
     python -m benchmarks.axes --only qk_norm,z_loss --seconds 20

@@ -1,1 +1,1 @@
-"""Which optimizer has the lowest loss after equally many steps, and after equally many seconds?"""
+"""Which optimizer has the lowest loss after equally many steps?"""

@@ -79,9 +79,10 @@ class Layer(nn.Module):
         """Map x [B, T, D] to [B, T, D].
 
         Args:
-          dropout: of this layer. state: only in incremental decoding. Then x has the newest T tokens, inputs.mask
-            covers the C slots of the caches, and inputs.memory is not read. values: of this layer, in place of those of
-            its config, where the layers of the stack differ.
+          dropout: of this layer.
+          state: only in incremental decoding. Then x has the newest T tokens, inputs.mask covers the C slots of the
+            caches, and inputs.memory is unused.
+          values: of this layer, where the layers of the stack differ; they replace those of its config.
         Returns: the output; with `return_weights` the weights `self_attention` [B, N, T, T] and `cross_attention`
           [B, N, T, S]; and the state with the new tokens, None without a state.
         """

@@ -88,7 +88,7 @@ class DynamicTanh(nn.Module):
     def __call__(
         self, x: Float[Array, "*batch D"], is_token: Bool[Array, "*batch"] | None = None
     ) -> Float[Array, "*batch D"]:
-        """Map x [..., D]; is_token is not read."""
+        """Map x [..., D]; `is_token` has no effect."""
         config = self.config
         alpha = self.param("alpha", nn.initializers.constant(0.5), ())
         y = jnp.tanh(alpha * x.astype(jnp.float32)) * as_row(gains(self, config.norm_scale, config.emb_dim), x)

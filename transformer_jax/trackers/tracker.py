@@ -92,7 +92,7 @@ class Tracker(Protocol):
         ...
 
     def finish(self, ending: Ending) -> None:
-        """Write everything and close; it is told how the run has ended."""
+        """Write everything and close. `ending` says how the run has ended."""
         ...
 
 

@@ -150,7 +150,7 @@ def batch_gradient(static: StaticConfig, params: Params, batch: Batch, step: Arr
 
 
 class _Whole(NamedTuple):
-    """What losses of blocks need of the whole batch: sums, and the weight by which the step divides; None without any.
+    """What losses of blocks need of the whole batch, by which the step divides; None if there are no such losses.
 
     sums: `batch_sums`. weight: [], that of the task.
     """
