@@ -3,8 +3,9 @@
     python -m benchmarks.axes --shape gpt_small
     python -m benchmarks.axes --only qk_norm,z_loss --seconds 20
 
-Prints a table in Markdown. The two programs of a row run their steps by turns in one process; the ratio is that of
-their median times. Compilation is the time of the first step less that of the others. Memory is the compiler's figure
+Prints a table in Markdown. The two programs of a row run their steps by turns in one process. The time of a step is the
+lower quartile, since some steps of both programs are disturbed: on a CPU with huge pages, one of four may take 1.6
+times as long. Compilation is the time of the first step less that of the others. Memory is the compiler's figure
 for the step besides the state and the batch (its temporary arrays).
 """
 
@@ -75,7 +76,7 @@ def cost(arguments: argparse.Namespace, name: str) -> dict[str, float]:
     while len(times[0]) < 8 or time.perf_counter() - start < arguments.seconds:
         for run, of_it in zip(runs, times, strict=True):
             of_it.append(run.step())
-    before, after = (float(np.median(of_it[3:])) for of_it in times)
+    before, after = (float(np.quantile(of_it[3:], 0.25)) for of_it in times)
     memory = [run.temporary_bytes() or math.nan for run in runs]
     return {
         "step": after,

@@ -7,6 +7,22 @@ from transformer_jax.sweeps.figures import Curves, MetricByVariant
 from transformer_jax.sweeps.study import Axis, Contrast, Metric, StepsTo, Study
 from transformer_jax.sweeps.tuning import Tuned
 
+OPTIMIZERS = Axis(
+    "optimizer",
+    {
+        "adam": {},
+        "muon": {"optimizer.name": "muon"},
+        # Chen et al. 2023, section 5: beta2 0.99, and rates that are 3 to 10 times lower than AdamW's.
+        "lion": {
+            "optimizer.name": "lion",
+            "optimizer.beta2": 0.99,
+            "optimizer.learning_rate": 6e-4,
+        },
+        # The rate is relative to the size of a parameter.
+        "adafactor": {"optimizer.name": "adafactor", "optimizer.learning_rate": 2.4e-2},
+    },
+)
+
 STUDY = Study(
     question="Which optimizer has the lowest loss after equally many steps?",
     baseline="configs/language_model.py",
@@ -14,23 +30,7 @@ STUDY = Study(
         "which optimizer is best in longer trainings, in larger models or with larger batches; nor with other momenta, "
         "weight decay or schedules, which are not tuned."
     ),
-    axes=(
-        Axis(
-            "optimizer",
-            {
-                "adam": {},
-                "muon": {"optimizer.name": "muon"},
-                # Chen et al. 2023, section 5: beta2 0.99, and rates that are 3 to 10 times lower than AdamW's.
-                "lion": {
-                    "optimizer.name": "lion",
-                    "optimizer.beta2": 0.99,
-                    "optimizer.learning_rate": 6e-4,
-                },
-                # The rate is relative to the size of a parameter.
-                "adafactor": {"optimizer.name": "adafactor", "optimizer.learning_rate": 2.4e-2},
-            },
-        ),
-    ),
+    axes=(OPTIMIZERS,),
     contrasts=(
         Contrast("optimizer", "muon", "adam"),
         Contrast("optimizer", "lion", "adam"),

@@ -16,6 +16,7 @@ from labelled_support import data_of
 from matplotlib.figure import Figure
 from support import as_batch, random_params, tiny
 
+from experiments.activations import narang
 from experiments.architectures import by_length
 from experiments.attention_scale import softmax
 from experiments.first_batch import first_batch
@@ -496,3 +497,26 @@ def test_the_reach_is_exact_where_the_batched_backward_pass_of_jax_is_not():
     fields = {"architecture": "decoder_only", "norm_position": "pre", "tie_output": False, "max_length": 64}
     config = tiny(attention_window=4, emb_dim=64, vocab_size=40, **fields)
     assert reach_by_gradient(config, random_params(config), 64) == 6
+
+
+def test_the_rank_correlation_with_narang_is_spearmans_over_the_activations_that_both_have():
+    # Theirs: swiglu 1.789 < geglu 1.792 < relu 1.838 < sigmoid 1.867; here the first two change places.
+    orders = {"geglu": 1.0, "swiglu": 1.1, "relu": 1.2, "sigmoid": 1.3, "relu2": 0.5}
+    losses = {name: dict.fromkeys(range(3), loss) for name, loss in orders.items()}
+    found = narang.ranked(losses)
+    assert found is not None
+    assert found.names == ("relu", "geglu", "swiglu", "sigmoid")
+    assert found.correlation == pytest.approx(1 - 6 * 2 / (4 * 15))  # Spearman 1904: 1 - 6 sum d^2 / (n (n^2 - 1))
+    assert (found.low, found.high) == pytest.approx((found.correlation, found.correlation))
+
+
+def test_the_interval_of_the_rank_correlation_is_over_seeds():
+    losses = {"swiglu": {0: 1.0, 1: 3.5}, "relu": {0: 2.0, 1: 2.0}, "sigmoid": {0: 3.0, 1: 1.2}}
+    found = narang.ranked(losses)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((-1.0, 1.0))
+
+
+@pytest.mark.parametrize("losses", [{}, {"relu": {0: 1.0}, "gelu": {0: 1.0}}, {"relu": {}, "gelu": {}, "glu": {}}])
+def test_too_few_activations_have_no_rank_correlation(losses):
+    assert narang.ranked(losses) is None

@@ -98,6 +98,17 @@ VARIED = {
         *("data.max_length", "data.tokens_per_batch"),
     },
     "optimizers": {"optimizer.name", "optimizer.beta2", "optimizer.learning_rate"},
+    "optimizers_by_seconds": {
+        *("optimizer.name", "optimizer.beta2", "optimizer.learning_rate"),
+        *("optimizer.decay_steps", "training.num_train_steps"),
+    },
+    "norm_placement_12_layers": {"model.norm_position", "optimizer.warmup_steps"},
+    "activations": {"model.activation", "model.mlp_dim"},
+    "residual_scaling": {
+        *("model.residual_scale", "model.residual_scale_init", "model.residual_multiplier"),
+        *("model.norm", "model.norm_position", "model.num_decoder_layers"),
+    },
+    "qk_norm": {"model.qk_norm"},
     "windows": {"model.attention_window", "data.recall_gap"},
     "mixers_first_look": {
         *("model.mixer", "model.layer_pattern", "model.layer_kinds", "model.mlp_dim"),

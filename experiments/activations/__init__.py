@@ -1,0 +1,1 @@
+"""Which activation of the feed-forward network has the lowest loss, at equal parameters?"""
