@@ -28,6 +28,8 @@ _HOMES = {
     "compare": "evaluation.comparison",
     "read_study": "sweeps.report.measurements",
     "attention_maps": "inspection.attention",
+    "places": "inspection.places",
+    "run_with": "inspection.places",
     "heat_map": "inspection.heat_maps",
 }
 

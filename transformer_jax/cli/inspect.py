@@ -2,10 +2,13 @@
 
     transformer-jax inspect --config=wmt14:big
     transformer-jax inspect --checkpoint=runs/first --json
+    transformer-jax inspect --checkpoint=runs/first --places
     transformer-jax inspect --folder=FOLDER
 
 Costs are those of a full training batch, with the longest sentences that `data.max_length` allows. Nothing is computed
 or allocated. With --compile, the training step is compiled and the compiler's figures for its memory are added.
+With --places it shows instead the values of a forward pass that can be read and replaced, with their shapes for one
+row.
 
 Of a Hugging Face folder it shows what `convert` would read: the family, the config, what would be ignored and why, and
 which parameters a base model has no numbers for. It warns if a transformers wrote it that is later than the one whose
@@ -36,20 +39,25 @@ def define(values: flags.FlagValues) -> None:
     checkpoint_flag(values)
     path_flag(values, "folder", "Hugging Face folder")
     switch(values, "compile", "compile the training step and report its memory")
+    switch(values, "places", "list the places of a forward pass that can be read and replaced")
     switch(values, "json", "print JSON instead of tables")
 
 
 def run(arguments: Arguments) -> int:
     if arguments.flags.folder:
         return _inspect_folder(arguments)
+    if arguments.flags.places and arguments.flags.compile:
+        raise ConfigError("inspect takes one of --compile and --places")
     config = _config(arguments)
 
     from transformer_jax.tasks.outside_errors import errors_from_outside
 
     with errors_from_outside(config):
-        report = inspection(config, arguments.flags.compile)
+        report = _places(config) if arguments.flags.places else inspection(config, arguments.flags.compile)
     if arguments.flags.json:
         print(json_text(report, indent=2, ascii=True))
+    elif arguments.flags.places:
+        _print_places(report)
     else:
         _print_tables(report)
     return exit_codes.OK
@@ -57,7 +65,7 @@ def run(arguments: Arguments) -> int:
 
 def _inspect_folder(arguments: Arguments) -> int:
     values = arguments.flags
-    if values.config or values.checkpoint or values.compile or arguments.overrides:
+    if values.config or values.checkpoint or values.compile or values.places or arguments.overrides:
         raise ConfigError("inspect --folder takes no other flag than --json")
 
     from transformer_jax.convert.folder import describe_folder
@@ -184,6 +192,31 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
         "from_outside": objects_from_outside(config),
         "config": config.to_dict(),
     }
+
+
+def _places(config: ExperimentConfig) -> dict[str, list[int]]:
+    """Return the shape of every place by name, for one row of the longest batch."""
+    from transformer_jax.inspection.places import places
+    from transformer_jax.tasks.task import TASKS
+
+    task = TASKS[config.task.name]
+    length = config.model.num_positions if config.data.batching == "rows" else config.data.max_length
+    widths = task.widths(config, length)
+    batch = None if widths is None else task.batch_template(config, 1, widths)
+    found = places(config.model, batch, task.head(config.task, config.model))
+    return {name: list(shape) for name, shape in found.items()}
+
+
+def _print_places(shapes: Mapping[str, list[int]]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from transformer_jax.host.terminal import render_table
+
+    table = Table("place", "shape", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, shape in shapes.items():
+        table.add_row(name, " x ".join(map(str, shape)))
+    print(render_table(table))
 
 
 def _layer_kinds(config: ModelConfig) -> dict[str, str]:

@@ -25,6 +25,7 @@ from transformer_jax.nn.collected import COLLECTED, added
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.mixers import MIXERS
 from transformer_jax.nn.monitored import MONITORED, joined
+from transformer_jax.nn.places import at
 from transformer_jax.nn.residual import scaled_initial
 from transformer_jax.nn.stack import Features
 from transformer_jax.registry import Registry
@@ -171,7 +172,8 @@ class ModelModule(nn.Module):
     ) -> ModelOutput:
         """Return `outputs` of `features`, and the attention weights."""
         x, weights = self.features(batch, dropout, hyper)
-        return ModelOutput(self.outputs(x, batch, dropout), weights)
+        outputs = self.outputs(x, batch, dropout)
+        return ModelOutput(at("logits" if self.head is None else "outputs", outputs), weights)
 
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None

@@ -24,6 +24,7 @@ from transformer_jax.nn.axes import ParameterAxes
 from transformer_jax.nn.dropout import Dropout, drop, fold, fold_dropout, keep_mask
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, has_output_parameters, token_logits
 from transformer_jax.nn.masks import segment_mask
+from transformer_jax.nn.places import at, inside
 from transformer_jax.nn.recurrent import ExampleBounds, RecurrentEncoder
 from transformer_jax.nn.recurrent_decoder import (
     Carry,
@@ -87,7 +88,11 @@ class Recurrent(ModelModule):
         dropout = fold_dropout(dropout, _DECODER)
         own = self._own_output(batch, dropout, hyper or {})
         x = self._dropped(self.embedding(batch["decoder_inputs"]), dropout, self.config.num_decoder_layers)
-        decoded = self.decoder(x, source, _begins(batch, "targets"), None, dropout, own)
+        with inside("decoder"):
+            decoded = self.decoder(at("embedding", x), source, _begins(batch, "targets"), None, dropout, own)
+            decoded = decoded._replace(x=at("output", decoded.x))
+            if decoded.shares is not None and feeds_back(self.config):
+                at("cross_attention/weights", decoded.shares, is_result=True)
         shown = self.return_weights and decoded.shares is not None
         return Features(decoded.x, {"decoder_cross_attention": decoded.shares[None, :, None]} if shown else {})
 
@@ -97,7 +102,11 @@ class Recurrent(ModelModule):
         _check_length(batch, "inputs")
         dropout = fold_dropout(dropout, _ENCODER)
         x = self._dropped(self.source_embedding(batch["inputs"]), dropout, self.config.num_encoder_layers)
-        return self.encoder(x, batch.get("inputs_mask"), _begins(batch, "inputs"), _ends(batch), dropout)
+        with inside("encoder"):
+            x, finals = self.encoder(
+                at("embedding", x), batch.get("inputs_mask"), _begins(batch, "inputs"), _ends(batch), dropout
+            )
+            return recurrent.Read(at("output", x), finals)
 
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
         """Map vectors [B, T, R] to logits [B, T, V] float32, or to the output of the head."""

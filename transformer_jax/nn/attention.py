@@ -24,6 +24,7 @@ from transformer_jax.nn.masks import AttentionMask, window_mask
 from transformer_jax.nn.model_numbers import number_of
 from transformer_jax.nn.monitored import Largest, is_monitored, mean_over_tokens, monitor
 from transformer_jax.nn.norms import HeadNorm, UnitNorm, WideNorm, layer_norm
+from transformer_jax.nn.places import at, wants
 from transformer_jax.nn.positions import ENCODINGS, rotated
 from transformer_jax.nn.softmax import attention_weights
 from transformer_jax.typing import Activations, Array, Bias, Heads, Mask, Positions, Weights
@@ -77,7 +78,7 @@ def dot_product_attention(
     queries = (query * jnp.asarray(scale, query.dtype)).reshape(B, T, K, N // K, H)
     queries = jnp.moveaxis(queries, 1, 3).reshape(B, K, N // K * T, H)  # [B, T, K, G, H] -> [B, K, G T, H]
     logits = product_float32("bkqh,bksh->bkqs", queries, jnp.swapaxes(key, 1, 2)).reshape(B, N, T, S)
-    weights = attention_weights(logits, mask, bias, cap, sinks).astype(query.dtype)  # [B, N, T, S]
+    weights = at("weights", attention_weights(logits, mask, bias, cap, sinks).astype(query.dtype))  # [B, N, T, S]
     kept = drop(weights, dropout, "attention").reshape(B, K, N // K * T, S)
     output = kept @ jnp.swapaxes(value, 1, 2)  # [B, K, G T, Hv]
     output = jnp.moveaxis(output.reshape(B, K, N // K, T, value.shape[-1]), 3, 1)  # [B, T, K, G, Hv]
@@ -213,7 +214,7 @@ class MultiHeadAttention(nn.Module):
         kernel = choose(
             config,
             "none" if mask is None else mask.kind,
-            returns_weights=self.return_weights,
+            returns_weights=self.return_weights or wants("weights"),
             drops_weights=dropout is not None and dropout.rates.attention is not None,
             caps_logits=cap is not None,
         ).name
@@ -229,7 +230,7 @@ class MultiHeadAttention(nn.Module):
             keys = jnp.repeat(tokens.key, query.shape[2] // tokens.key.shape[2], axis=2)  # [B, S, N, H]
             logits = scale * product_float32("btnh,bsnh->bnts", query, keys) + (0.0 if bias is None else bias)
             self._monitor(*jax.lax.stop_gradient((logits, weights)), allowed, is_token, first)
-        return Attended(self.out(heads), weights if self.return_weights else None)
+        return Attended(self.out(at("heads", heads)), weights if self.return_weights else None)
 
     def _monitor(
         self,

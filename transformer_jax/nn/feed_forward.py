@@ -16,6 +16,7 @@ from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.initialisation import kernel_init, residual_kernel_init
 from transformer_jax.nn.linear import Linear, fused
 from transformer_jax.nn.monitored import is_monitored, mean_over_tokens, monitor
+from transformer_jax.nn.places import at
 from transformer_jax.registry import Parts
 from transformer_jax.typing import Activations, Array
 
@@ -166,6 +167,7 @@ class FeedForward(nn.Module):
             hidden = activation.hidden(linear, gate)
         else:
             hidden = activation.hidden(self.hidden(x))
+        hidden = at("hidden", hidden)
         if is_monitored(self):
             monitor(self, "nonzero", mean_over_tokens((hidden != 0).mean(-1), is_token))
         return self.out(drop(hidden, dropout, "activation"))

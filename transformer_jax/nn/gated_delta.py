@@ -33,6 +33,7 @@ from transformer_jax.nn.layer_inputs import LayerInputs, LayerState, Mixed
 from transformer_jax.nn.layer_values import LayerValues
 from transformer_jax.nn.linear import Linear, fused, linear
 from transformer_jax.nn.norms import rms_norm
+from transformer_jax.nn.places import at
 from transformer_jax.nn.recurrent import select
 from transformer_jax.typing import Activations, Array
 
@@ -422,7 +423,8 @@ class GatedDelta(nn.Module):
         inputs = DeltaInputs(*self.convolution(window, begins), projected.log_decay, projected.strength)
         output, memory = delta_chunks(state.memory[:, 0], inputs)
         tail = _tail(window, is_token)
-        return Mixed(self.out(self.norm(output, projected.gate)), DeltaState(memory[:, None], tail[:, None]))
+        heads = at("heads", self.norm(output, projected.gate))
+        return Mixed(self.out(heads), DeltaState(memory[:, None], tail[:, None]))
 
     def _projected(self, x: Float[Array, "*batch D"]) -> _Projected:
         query, key, value, gate, strength = fused(x, [self.query, self.key, self.value, self.gate, self.strength])

@@ -20,6 +20,7 @@ from transformer_jax.nn.layer_inputs import LayerInputs, LayerState, Site
 from transformer_jax.nn.layer_values import EQUAL, LayerValues
 from transformer_jax.nn.mixers import MIXERS
 from transformer_jax.nn.monitored import is_monitored, monitor, rms
+from transformer_jax.nn.places import at, inside
 from transformer_jax.nn.residual import make_residual
 from transformer_jax.registry import Parts
 from transformer_jax.typing import Activations, Array
@@ -89,37 +90,47 @@ class Layer(nn.Module):
         name = MIXERS[self.config.mixer].name
         mixer, residual = getattr(self, name), getattr(self, f"{name}_residual")
 
-        start, normed = x, residual.before(x, inputs.is_token)
-        if state is None:
-            mixed = mixer(normed, inputs, dropout, values)
-        else:
-            mixed = (mixer.step if state.steps else mixer.read)(normed, inputs, state)
-        weights: dict[str, Any] = {} if mixed.weights is None else {name: mixed.weights}
-        self._monitor(f"{name}_rms", mixed.output, inputs)
-        x = residual.after(x, mixed.output, fold_dropout(dropout, Site.SELF_ATTENTION_OUTPUT), inputs.is_token)
+        start = x = at("input", x)
+        with inside(name):
+            normed = at("input", residual.before(x, inputs.is_token))
+            if state is None:
+                mixed = mixer(normed, inputs, dropout, values)
+            else:
+                mixed = (mixer.step if state.steps else mixer.read)(normed, inputs, state)
+            weights: dict[str, Any] = {} if mixed.weights is None else {name: mixed.weights}
+            y = at("output", mixed.output)
+            self._monitor(f"{name}_rms", y, inputs)
+            x = residual.after(x, y, fold_dropout(dropout, Site.SELF_ATTENTION_OUTPUT), inputs.is_token)
+            x = at("stream", x)
 
         if self.cross_attends:
-            y = self.cross_attention_residual.before(x, inputs.is_token)
-            y, weights["cross_attention"] = self.cross_attention.attend(
-                self.cross_attention.project_query(y),
-                self._memory(inputs, state),
-                inputs.memory_mask,
-                None,
-                fold_dropout(dropout, Site.CROSS_ATTENTION_WEIGHTS),
-                inputs.is_token,
-            )
-            self._monitor("cross_attention_rms", y, inputs)
-            x = self.cross_attention_residual.after(
-                x, y, fold_dropout(dropout, Site.CROSS_ATTENTION_OUTPUT), inputs.is_token
-            )
+            with inside("cross_attention"):
+                y = at("input", self.cross_attention_residual.before(x, inputs.is_token))
+                y, weights["cross_attention"] = self.cross_attention.attend(
+                    self.cross_attention.project_query(y),
+                    self._memory(inputs, state),
+                    inputs.memory_mask,
+                    None,
+                    fold_dropout(dropout, Site.CROSS_ATTENTION_WEIGHTS),
+                    inputs.is_token,
+                )
+                y = at("output", y)
+                self._monitor("cross_attention_rms", y, inputs)
+                x = self.cross_attention_residual.after(
+                    x, y, fold_dropout(dropout, Site.CROSS_ATTENTION_OUTPUT), inputs.is_token
+                )
+                x = at("stream", x)
 
         name = FEED_FORWARDS[self.config.feed_forward].name
         feed_forward, residual = getattr(self, name), getattr(self, f"{name}_residual")
         num_norms = PARALLEL[self.config.parallel]
-        y = normed if num_norms == 1 else residual.before(start if num_norms else x, inputs.is_token)
-        y = feed_forward(y, fold_dropout(dropout, Site.FEED_FORWARD_HIDDEN), inputs.is_token)
-        self._monitor(f"{name}_rms", y, inputs)
-        x = residual.after(x, y, fold_dropout(dropout, Site.FEED_FORWARD_OUTPUT), inputs.is_token)
+        with inside(name):
+            y = normed if num_norms == 1 else residual.before(start if num_norms else x, inputs.is_token)
+            y = feed_forward(at("input", y), fold_dropout(dropout, Site.FEED_FORWARD_HIDDEN), inputs.is_token)
+            y = at("output", y)
+            self._monitor(f"{name}_rms", y, inputs)
+            x = residual.after(x, y, fold_dropout(dropout, Site.FEED_FORWARD_OUTPUT), inputs.is_token)
+            x = at("stream", x)
         self._monitor("stream_rms", x, inputs)
         return LayerOutput(constrain(x, ACTIVATIONS), weights if self.return_weights else {}, mixed.state)
 

@@ -29,6 +29,7 @@ from transformer_jax.nn.initialisation import (
     state_kernel_init,
 )
 from transformer_jax.nn.linear import linear
+from transformer_jax.nn.places import at
 from transformer_jax.nn.recurrent_kernels import cudnn_lstm, uses_cudnn
 from transformer_jax.typing import Array
 
@@ -293,6 +294,7 @@ class RecurrentEncoder(nn.Module):
             x = jnp.concatenate([y for y, _ in parts], axis=-1)  # [B, S, M]
             if mask is not None:
                 x = jnp.where(mask[..., None], x, 0.0)
+            x = at(f"{layer}/output", x)
             finals.append(tuple(jnp.concatenate(both, axis=-1) for both in zip(*(f for _, f in parts), strict=True)))
         return Read(drop(x, fold_dropout(dropout, self.config.num_encoder_layers + 1), "final"), tuple(finals))
 

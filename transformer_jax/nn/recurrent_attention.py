@@ -16,6 +16,7 @@ from transformer_jax.config import ModelConfig
 from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.initialisation import kernel_init
 from transformer_jax.nn.linear import linear, product_float32
+from transformer_jax.nn.places import at
 from transformer_jax.nn.recurrent import Affine
 from transformer_jax.nn.softmax import masked_softmax
 from transformer_jax.typing import Array
@@ -108,7 +109,7 @@ def attend(
     attention = attention_of(config)
     assert attention is not None
     logits = attention.score(query.astype(memory.values.dtype), memory.keys, weights)
-    shares = masked_softmax(logits, memory.mask)
+    shares = at("weights", masked_softmax(logits, memory.mask))
     context = jnp.einsum("bts,bsm->btm", shares.astype(memory.values.dtype), memory.values)
     return Context(context, shares)
 

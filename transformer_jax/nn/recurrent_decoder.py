@@ -22,6 +22,7 @@ from transformer_jax.nn import recurrent, recurrent_attention
 from transformer_jax.nn.axes import Axes
 from transformer_jax.nn.dropout import Dropout, drop, fold_dropout
 from transformer_jax.nn.linear import linear
+from transformer_jax.nn.places import at, inside, no_visit
 from transformer_jax.nn.recurrent import (
     Affine,
     CellWeights,
@@ -356,11 +357,13 @@ class RecurrentDecoder(nn.Module):
                 )
                 states, final = scan_cell(config, cell, gates, start, is_token, resets[layer])
                 y = _time_major(states[0]).astype(x.dtype)  # [T, B, U] -> [B, T, U]
+            y = at(f"{layer}/output", y)
             last.append(tuple(part[:, None] for part in final))
         context = shares = None
         if source.memory is not None:
             assert weights.attention is not None
-            context, shares = attend(config, weights.attention, y, source.memory)
+            with inside("cross_attention"):
+                context, shares = attend(config, weights.attention, y, source.memory)
             y = _attentional(weights, context, y)
         return DecoderOutput(self._predictor(Stepped(y, context, shares), source, x), shares, Carry(tuple(last)))
 
@@ -414,7 +417,8 @@ class RecurrentDecoder(nn.Module):
             return (carry, said), (predictor, stepped.shares)
 
         start = self.carry(source), jnp.zeros((len(x), 1), jnp.int32)
-        (carry, _), outputs = jax.lax.scan(step, start, now, unroll=recurrent.unroll())
+        with no_visit():
+            (carry, _), outputs = jax.lax.scan(step, start, now, unroll=recurrent.unroll())
         if own is not None:
             predictor, shares = jax.tree.map(_joined, outputs)
             return DecoderOutput(predictor, shares, carry)

@@ -24,6 +24,7 @@ from transformer_jax.nn.masks import AttentionMask
 from transformer_jax.nn.mixers import MIXERS
 from transformer_jax.nn.monitored import MONITORED, is_monitored, monitor, rms
 from transformer_jax.nn.norms import make_norm
+from transformer_jax.nn.places import at, inside, is_visited
 from transformer_jax.nn.positions import ENCODINGS
 from transformer_jax.nn.residual import has_final_norm
 from transformer_jax.typing import Activations, Array, Bias, Params, Positions
@@ -157,8 +158,10 @@ class Stack(nn.Module):
         else:
             if is_monitored(self):
                 monitor(self, "embedded_rms", rms(x, is_token))
-            x, weights = self._applied(x, inputs, dropout)
-        return Features(self._finished(x, fold_dropout(dropout, self.num_layers + 1), is_token), weights)
+            with inside("decoder" if self.causal else "encoder"):
+                x, weights = self._applied(at("embedding", x), inputs, dropout)
+                return Features(at("output", self._ended(x, dropout, is_token)), weights)
+        return Features(self._ended(x, dropout, is_token), weights)
 
     def _applied(
         self, x: Activations, inputs: LayerInputs, dropout: Dropout | None
@@ -190,6 +193,14 @@ class Stack(nn.Module):
         if policy is not None:
             kept = jax.checkpoint(layer, prevent_cse=not is_looped, policy=policy, static_argnums=0)
         found: list[tuple[range, Any]] = []
+        if is_visited():
+            # Places must not be inside of a loop.
+            for index, config in enumerate(self.configs):
+                place = jax.tree.map(lambda array: array[0], self._places([index]))
+                with inside(str(index)):
+                    x, output = layer(config, x, *place)
+                found.append((range(index, index + 1), jax.tree.map(lambda array: array[None], output)))
+            return x, self._kept(found)
         for run in runs(self.folders):
             configs = self.configs[run.first : run.first + run.period]
 
@@ -287,6 +298,9 @@ class Stack(nn.Module):
                 f"here [{expected}]"
             )
         return bias
+
+    def _ended(self, x: Activations, dropout: Dropout | None, is_token: Bool[Array, "B T"] | None) -> Activations:
+        return self._finished(x, fold_dropout(dropout, self.num_layers + 1), is_token)
 
     def _finished(
         self, x: Activations, dropout: Dropout | None = None, is_token: Bool[Array, "B T"] | None = None
