@@ -1,6 +1,6 @@
 """Seconds of a training step of every rule of the study `optimizers`, measured by turns.
 
-    python -m experiments.optimizers_by_seconds.step_time
+    python -m benchmarks.optimizers
 
 Every turn runs some steps of each rule on the same random tokens. Prints, by rule, the median of its steps and the
 smallest and largest median of a turn, in milliseconds. Run nothing else on the machine.
