@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.train_step import Run
+from experiments.optimizers.study import OPTIMIZERS, STUDY
 from transformer_jax.config_file import read_config
 from transformer_jax.host.huge_pages import restart_with_huge_pages
 
@@ -22,13 +24,15 @@ STEPS = 10
 """Steps of a rule in a turn; the first is not counted."""
 
 
-def main() -> None:
-    """Measure for about --seconds and print a line per rule."""
-    from experiments.optimizers.study import OPTIMIZERS, STUDY
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--seconds", type=float, default=120.0, help="time to run steps for, after compilation")
+    return result
 
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=120.0)
-    arguments = parser.parse_args()
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure for about --seconds and print a line per rule."""
+    arguments = parser().parse_args(argv)
     runs, times = {}, {}
     for name, overrides in OPTIMIZERS.values.items():
         config = read_config(str(Path(STUDY.baseline)), overrides)

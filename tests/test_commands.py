@@ -15,7 +15,18 @@ import pytest
 from image_support import write_config, write_npz
 from run_support import write_own_modules, written_files
 
-from benchmarks import axes, decode, decode_cost, devices, input_pipeline, shapes, sweep, token_cost, train_step
+from benchmarks import (
+    axes,
+    decode,
+    decode_cost,
+    devices,
+    input_pipeline,
+    optimizers,
+    shapes,
+    sweep,
+    token_cost,
+    train_step,
+)
 from experiments.norm_placement import gradient_norms
 from experiments.parallelism import cost
 from transformer_jax.builtin import study_folder
@@ -64,6 +75,7 @@ def test_help_of_every_command(capsys, name, flag):
         (["transformer_jax.sweeps.worker", "--help"], "--trial_axis"),
         (["benchmarks.train_step", "--help"], "--shape {tiny,small,base,gpt_char,gpt_small,"),
         (["benchmarks.axes", "--help"], "--only"),
+        (["benchmarks.optimizers", "--help"], "--seconds"),
         (["benchmarks.decode", "--help"], "--beam_size"),
         (["benchmarks.decode_cost", "--help"], "--figure"),
         (["benchmarks.token_cost", "--help"], "--after"),
@@ -265,6 +277,7 @@ def test_the_study_of_the_sweep_benchmark_is_valid(tmp_path, steps):
 PROGRAMS = {
     "benchmarks.train_step": train_step,
     "benchmarks.axes": axes,
+    "benchmarks.optimizers": optimizers,
     "benchmarks.decode": decode,
     "benchmarks.decode_cost": decode_cost,
     "benchmarks.token_cost": token_cost,

@@ -1,7 +1,7 @@
 """The study `optimizers` with as many seconds instead of as many steps.
 
-The number of steps follows from the time of a step, which `benchmarks/optimizers.py` measured alone on two cores of an AMD EPYC
-(JAX 0.10.2); rates are tuned anew for it.
+The number of steps follows from the time of a step, which `benchmarks/optimizers.py` measured alone on two cores of an
+AMD EPYC (JAX 0.10.2); rates are tuned anew for it.
 """
 
 import dataclasses
