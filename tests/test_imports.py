@@ -49,7 +49,8 @@ ALLOWED = {
     "inspection": RUNS,  # draws the training schedule, translates sentences for its pictures
     "fitting": RUNS,  # reads files and the tokenizer of a checkpoint, for the generic configs
     "sweeps": RUNS | PROGRAM,
-    "cli": RUNS | PROGRAM | {"__version__", "convert", "sweeps", "inspection"},
+    "explorer": RUNS | {"inspection"},
+    "cli": RUNS | PROGRAM | {"__version__", "convert", "sweeps", "inspection", "explorer"},
     "__main__": {"cli", "host"},
     "__init__": set(),  # names the modules of the public names as text
 }

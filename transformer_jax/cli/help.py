@@ -14,7 +14,19 @@ from transformer_jax.cli.arguments import Command, declare, override_flags, posi
 from transformer_jax.config import ExperimentConfig, leaf_fields
 
 COMMANDS = (
-    *("train", "evaluate", "compare", "generate", "predict", "score", "convert", "config", "inspect", "attention"),
+    *(
+        "train",
+        "evaluate",
+        "compare",
+        "generate",
+        "predict",
+        "score",
+        "convert",
+        "config",
+        "inspect",
+        "attention",
+        "explore",
+    ),
     *("plot", "embeddings", "sweep", "report", "runs", "prepare", "list", "doctor", "quickstart"),
 )
 

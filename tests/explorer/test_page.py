@@ -1,0 +1,169 @@
+"""The explorer's page in a browser: with the pointer, with the keyboard alone, on a telephone, saved."""
+
+import json
+
+import pytest
+from explorer_support import TEXT, language_model, served
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def clients():
+    with served(language_model()) as one, served(language_model(), language_model(seed=1)) as two:
+        yield {1: one, 2: two}
+
+
+@pytest.fixture
+def opened(browser, clients):
+    """Return a function that opens a page; afterwards no page has written an error."""
+    pages, errors = [], []
+
+    def open_(models=1, hash_="", **size):
+        page = browser.new_page()
+        page.set_viewport_size({"width": 1400, "height": 900, **size})
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"http://127.0.0.1:{clients[models].port}/{hash_}")
+        pages.append(page)
+        return page
+
+    yield open_
+    for page in pages:
+        page.close()
+    assert errors == []
+
+
+def typed(page, text=TEXT):
+    page.fill("#text", text)
+    page.wait_for_selector("[data-place='1']")
+    idle(page)
+
+
+def idle(page):
+    """Wait until the page has no question to the server."""
+    page.locator("#status:empty").wait_for(state="attached")
+
+
+def loss(page):
+    return page.locator(".hint").first.text_content()
+
+
+def test_type_choose_and_leave_out(opened):
+    page = opened()
+    typed(page)
+    before = loss(page)
+    assert before.startswith("Loss ")
+    page.locator("[data-place='2']").click()
+    assert "After" in page.locator("h2", has_text="After").text_content()
+    page.locator("[data-head='1.0']").click()
+    page.get_by_role("button", name="Leave out head 2.1").click()
+    page.wait_for_selector("[data-head='1.0'].out")
+    assert "with all heads" in loss(page)
+    page.get_by_role("button", name="Restore all heads").click()
+    page.wait_for_selector("[data-head='1.0']:not(.out)")
+    assert loss(page) == before
+
+
+def test_every_number_of_heads_and_both_pictures(opened):
+    page = opened()
+    typed(page)
+    for measure in ("previous", "first", "induction", "effects", "entropy"):
+        page.select_option("#measure", measure)
+        idle(page)
+        assert page.locator("[data-head]").count() == 4
+    page.select_option("#order", "number")
+    page.locator(".picture line").first.wait_for(state="attached")
+    page.select_option("#form-of", "matrix")
+    places = page.locator(".token").count()
+    assert page.locator(".picture rect.cell").count() == places * (places + 1) // 2
+    page.locator(".picture rect.cell").nth(5).hover()
+
+
+def test_the_address_shows_the_same_again(opened):
+    page = opened()
+    typed(page)
+    page.locator("[data-place='2']").click()
+    page.locator("[data-head='0.1']").click()
+    page.keyboard.press("a")
+    page.wait_for_selector("[data-head='0.1'].out")
+    said, address = loss(page), page.url.partition("#")[2]
+    again = opened(hash_=f"#{address}")
+    again.wait_for_selector("[data-head='0.1'].out")
+    assert loss(again) == said
+    assert again.locator("[data-place='2']").get_attribute("aria-pressed") == "true"
+
+
+def test_by_keyboard_alone(opened):
+    page = opened()
+    page.keyboard.press("Tab")
+    page.keyboard.type(TEXT)
+    page.wait_for_selector("[data-place='3']")
+    idle(page)
+    focused = "document.activeElement.dataset"
+    while page.evaluate(f"{focused}.place") is None:
+        page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(f"{focused}.place") == "1"
+    while page.evaluate(f"{focused}.head") is None:
+        page.keyboard.press("Tab")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate(f"{focused}.head") == "1.0"
+    page.keyboard.press("a")
+    page.wait_for_selector("[data-head='1.0'].out")
+    assert page.evaluate(f"{focused}.head") == "1.0"
+
+
+def test_two_models_are_compared(opened):
+    page = opened(models=2)
+    typed(page)
+    assert page.locator(".model").count() == 2
+    assert "model 1 less model 0: " in page.locator(".compared").text_content()
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_the_page_is_no_wider_than_the_screen(opened, width):
+    page = opened(models=2, width=width)
+    typed(page)
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_markup_in_a_text_is_shown_as_text(opened):
+    page = opened()
+    page.fill("#text", "<img src=x onerror=document.title='broken'>")
+    page.wait_for_selector("[data-place='5']")
+    assert page.locator("#main img").count() == 0
+    assert page.title() == "Explorer"
+
+
+def test_a_text_that_is_too_long_is_said(browser, clients):
+    page = browser.new_page()
+    page.goto(f"http://127.0.0.1:{clients[1].port}/")
+    page.fill("#text", "12 7 " * 1000)
+    page.wait_for_selector("#status.error")
+    assert "the page shows at most 255" in page.locator("#status").text_content()
+    page.close()
+
+
+def test_saved_files_show_what_was_shown(opened, browser, tmp_path):
+    page = opened()
+    typed(page)
+    page.locator("[data-head='1.1']").click()
+    files = {}
+    for button in ("svg", "json", "page"):
+        with page.expect_download() as download:
+            page.locator(f"#save-{button}").click()
+        files[button] = tmp_path / download.value.suggested_filename
+        download.value.save_as(files[button])
+    assert files["svg"].read_text().startswith("<svg ")
+    assert json.loads(files["json"].read_text())["models"][0]["look"]["text"] == TEXT
+    errors = []
+    still = browser.new_page()
+    still.on("pageerror", lambda error: errors.append(str(error)))
+    still.goto(files["page"].as_uri())
+    still.wait_for_selector("[data-head='1.1'][aria-pressed=true]")
+    assert loss(still) == loss(page)
+    still.locator("[data-place='2']").click()
+    assert still.locator("[data-place='2']").get_attribute("aria-pressed") == "true"
+    assert errors == []
+    still.close()

@@ -1,0 +1,139 @@
+"""The explorer's server answers the page, and refuses what is not from it."""
+
+import http.client
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from explorer_support import TEXT, language_model, served
+
+from transformer_jax.cli.main import main
+from transformer_jax.explorer.server import FILES, MAX_BODY
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def client():
+    with served(language_model(), language_model(seed=1)) as client:
+        yield client
+
+
+def test_it_serves_its_own_files_and_nothing_else(client):
+    for path, (_, kind) in FILES.items():
+        status, headers, body = client.request(f"/{path}")
+        assert status == 200
+        assert headers["Content-Type"].startswith(kind)
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert body
+    for path in (
+        "/views.py",
+        "/../server.py",
+        "/..%2fserver.py",
+        "/etc/passwd",
+        "/page/index.html",
+        "/static/../app.js/..",
+    ):
+        assert client.request(path)[0] == 404
+
+
+def test_looks_of_both_models(client):
+    looks = [client.json("/api/look", {"model": model, "text": TEXT})[1] for model in (0, 1)]
+    assert looks[0]["tokens"] == looks[1]["tokens"]
+    assert looks[0]["losses"] != looks[1]["losses"]
+    assert [about["label"] for about in client.json("/api/about")[1]["models"]] == ["model 0", "model 1"]
+    assert client.json("/api/effects", {"text": TEXT})[1]["numbers"][0][0] != 0
+    assert len(client.json("/api/induction", {})[1]["numbers"]) == 2
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Host": "elsewhere.example"}, {"Host": "127.0.0.1"}, {"Origin": "http://elsewhere.example"}, {"Origin": "null"}],
+)
+def test_requests_of_other_sites_are_refused(client, headers):
+    for path, body in (("/api/look", {"text": TEXT}), ("/api/about", None)):
+        status, found = client.json(path, body, **headers)
+        assert status == 403
+        assert "error" in found
+        assert "tokens" not in found
+
+
+def test_the_pages_own_origin_is_not(client):
+    assert client.json("/api/look", {"text": TEXT}, Origin=f"http://127.0.0.1:{client.port}")[0] == 200
+
+
+def test_with_a_token_every_request_needs_it():
+    with served(language_model(), token="secret") as client:
+        assert client.json("/api/about")[0] == 403
+        assert client.json("/api/about", X_Token="wrong")[0] == 403
+        assert client.request("/")[0] == 403
+        assert client.request("/?token=secret")[0] == 200
+        assert client.json("/api/look", {"text": TEXT}, X_Token="secret", Host="machine.example:80")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"{", 400, "the request cannot be read"),
+        ([], 400, "expected a JSON object"),
+        ({"text": 3}, 400, "'text': expected str"),
+        ({"text": "\ud800"}, 400, "the request cannot be read"),
+        ({"text": TEXT, "model": 2}, 400, "there is no model 2"),
+        ({"text": TEXT, "model": True}, 400, "'model': expected int"),
+        ({"text": TEXT, "ablated": [[0]]}, 400, "expected pairs of integers"),
+        ({"text": TEXT, "ablated": [[0, 7]]}, 400, "no head 8 in layer 1"),
+        ({"text": "12 " * 5000}, 400, "the page shows at most"),
+        (b"x" * (MAX_BODY + 1), 413, "has more than 65,536 bytes"),
+    ],
+)
+def test_requests_that_cannot_be_answered(client, body, status, message):
+    found = client.json("/api/look", body)
+    assert found[0] == status
+    assert message in found[1]["error"]
+
+
+def test_markup_is_text(client):
+    text = "<script>alert(1)</script> & \u202e\u0000"
+    status, look = client.json("/api/look", {"text": text})
+    assert status == 200
+    assert look["text"] == text
+
+
+def test_ten_requests_at_once_have_their_own_answers(client):
+    texts = [f"{number} is a text" for number in range(10, 20)]
+    with ThreadPoolExecutor(10) as pool:
+        looks = [*pool.map(lambda text: client.json("/api/look", {"text": text})[1], texts)]
+    assert [look["text"] for look in looks] == texts
+    assert looks[0]["losses"] != looks[1]["losses"]
+
+
+def test_a_client_that_disappears_does_no_harm(client):
+    for _ in range(3):
+        connection = http.client.HTTPConnection("127.0.0.1", client.port)
+        connection.request("POST", "/api/effects", json.dumps({"text": TEXT}).encode())
+        connection.close()
+    assert client.json("/api/look", {"text": TEXT})[0] == 200
+
+
+def test_half_a_request_does_not_keep_the_others_waiting(client):
+    connection = http.client.HTTPConnection("127.0.0.1", client.port)
+    connection.putrequest("POST", "/api/look")
+    connection.putheader("Content-Length", "100")
+    connection.endheaders(b"{")
+    found = []
+    thread = threading.Thread(target=lambda: found.append(client.json("/api/look", {"text": TEXT})[0]))
+    thread.start()
+    thread.join(60)
+    connection.close()
+    assert found == [200]
+
+
+def test_a_port_in_use_is_named(client, tmp_path, capsys):
+    assert main(["explore", f"--checkpoint={tmp_path}", f"--port={client.port}"]) == 2
+    assert f"--host=127.0.0.1 --port={client.port}: Address already in use" in capsys.readouterr().err
+
+
+def test_one_or_two_checkpoints(capsys):
+    assert main(["explore"]) == 2
+    assert "explore takes one or two --checkpoint=WORKDIR" in capsys.readouterr().err

@@ -1,0 +1,145 @@
+"""What the explorer shows equals what the model computes, with all heads and without some."""
+
+import base64
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from explorer_support import TEXT, language_model
+from support import assert_close, forward, random_params
+
+from transformer_jax.config import ModelConfig
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.explorer.views import Explored, Head, head_numbers, names_of
+from transformer_jax.inspection.places import run_with
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def model():
+    return language_model()
+
+
+def read_of(model, text=TEXT):
+    return [model.config.model.decoder_start_id, *model.encode([text])[0]]
+
+
+def computed(model, params, text=TEXT):
+    """Return the log-probabilities [T, V] and the attention weights of a text without padding."""
+    batch = {"decoder_inputs": jnp.asarray([read_of(model, text)])}
+    logits, weights = forward(model.config.model, params, batch, return_weights=True)
+    return np.asarray(jax.nn.log_softmax(logits[0])), np.asarray(weights["decoder_self_attention"][:, 0])
+
+
+def check_predictions(look, log_probs, read):
+    assert_close(look["losses"], -log_probs[np.arange(len(read) - 1), read[1:]], 2e-5)
+    best = np.sort(np.exp(log_probs), axis=-1)[:, ::-1][:, :5]
+    assert_close([[p for _, p in row] for row in look["predictions"]], best, 2e-5)
+
+
+def test_a_look_is_the_models_own_pass(model):
+    look, read = Explored(model, "m").look(TEXT), read_of(model)
+    log_probs, weights = computed(model, model.params)
+    check_predictions(look, log_probs, read)
+    assert look["tokens"] == model.tokenizer.tokens(read)
+    assert look["predictions"][2][0][0] == model.tokenizer.tokens([int(log_probs[2].argmax())])[0]
+    sent = np.frombuffer(base64.b64decode(look["attention"]["weights"]), "<u2").reshape(weights.shape) / 65535
+    np.testing.assert_allclose(sent, weights, atol=1e-5)
+    assert look["lens"][-1] == [row[:3] for row in look["predictions"]]
+    assert len(look["lens"]) == 3
+
+
+def without(params, layer, head, mean=None):
+    """Return parameters whose output projection ignores a head, or adds what its mean [H] gives, to every token."""
+    out = params["decoder"]["layers"]["self_attention"]["out"]
+    kernel, bias = out["kernel"], out["bias"]
+    if mean is not None:
+        bias = bias.at[layer].add(mean @ kernel[layer, head])
+    changed = {"kernel": kernel.at[layer, head].set(0), "bias": bias}
+    layers = params["decoder"]["layers"]
+    attention = {**layers["self_attention"], "out": changed}
+    return {**params, "decoder": {**params["decoder"], "layers": {**layers, "self_attention": attention}}}
+
+
+def test_a_head_that_is_left_out_is_one_that_the_output_ignores(model):
+    look, read = Explored(model, "m").look(TEXT, [Head(1, 0)]), read_of(model)
+    check_predictions(look, computed(model, without(model.params, 1, 0))[0], read)
+
+
+def test_a_head_that_is_replaced_by_its_mean_adds_the_same_to_every_token(model):
+    look, read = Explored(model, "m").look(TEXT, [Head(0, 1)], by_mean=True), read_of(model)
+    batch = {"decoder_inputs": jnp.asarray([read])}
+    heads = run_with(model.config.model, model.params, batch, ["decoder/0/self_attention/heads"]).places
+    mean = heads["decoder/0/self_attention/heads"][0, :, 1].mean(0)
+    check_predictions(look, computed(model, without(model.params, 0, 1, mean))[0], read)
+
+
+def test_the_effect_of_a_head_is_the_rise_of_the_mean_loss_without_it(model):
+    explored = Explored(model, "m")
+    before = np.mean(explored.look(TEXT)["losses"])
+    effects = explored.effects(TEXT)
+    assert np.shape(effects) == (2, 2)
+    assert effects[1][0] == pytest.approx(np.mean(explored.look(TEXT, [Head(1, 0)])["losses"]) - before, abs=3e-5)
+
+
+def test_the_induction_score_is_the_weight_on_the_token_after_the_first_occurrence(model):
+    """Without queries, a query attends equally to all tokens before it and to itself."""
+    flat = jax.tree.map(jnp.zeros_like, model.params["decoder"]["layers"]["self_attention"]["query"])
+    layers = model.params["decoder"]["layers"]
+    attention = {**layers["self_attention"], "query": flat}
+    params = {**model.params, "decoder": {**model.params["decoder"], "layers": {**layers, "self_attention": attention}}}
+    scores = Explored(dataclasses.replace(model, params=params), "m").induction
+    np.testing.assert_allclose(scores, np.full((2, 2), np.mean([1 / (t + 1) for t in range(25, 49)])), atol=2e-5)
+
+
+def test_numbers_of_heads():
+    weights = np.array([[[[1, 0, 0], [0.5, 0.5, 0], [0.25, 0.5, 0.25]]]])
+    found = head_numbers(weights)
+    assert found["entropy"] == [[round((np.log(2) + 1.5 * np.log(2)) / 3, 5)]]
+    assert found["previous"] == [[0.5]]
+    assert found["first"] == [[0.375]]
+    assert head_numbers(np.ones((1, 1, 1, 1)))["previous"] == [[0.0]]
+
+
+def test_layers_without_attention_have_no_heads():
+    fields = {"layer_pattern": "GA", "layer_kinds": "G: mixer=gated_delta; A:", "position_encoding": "rotary"}
+    look = Explored(language_model(**fields), "m").look(TEXT, [Head(1, 0)])
+    assert look["attention"]["layers"] == [1]
+    with pytest.raises(DataError, match="no head 1 in layer 1"):
+        Explored(language_model(**fields), "m").look(TEXT, [Head(0, 0)])
+
+
+@pytest.mark.parametrize(
+    ("text", "ablated", "message"),
+    [
+        ("12 " * 100, [], r"the text has [\d,]+ tokens; the page shows at most 255"),
+        (TEXT, [Head(2, 0)], "no head 1 in layer 3"),
+        (TEXT, [Head(0, -1)], "no head 0 in layer 1"),
+    ],
+)
+def test_what_cannot_be_shown(model, text, ablated, message):
+    with pytest.raises(DataError, match=message):
+        Explored(model, "m").look(text * 2, ablated)
+
+
+def test_an_empty_text_shows_the_start_alone(model):
+    look = Explored(model, "m").look("")
+    assert (len(look["tokens"]), look["losses"]) == (1, [])
+    with pytest.raises(DataError, match="no token whose loss could change"):
+        Explored(model, "m").effects("")
+
+
+def test_a_recurrent_model_has_no_residual_stream():
+    config = ModelConfig(architecture="recurrent", num_encoder_layers=0, tie_output=False, vocab_size=19)
+    with pytest.raises(ConfigError, match="the explorer shows Transformers with a decoder"):
+        names_of(config.resolved())
+
+
+def test_random_parameters_of_another_seed_are_another_model(model):
+    assert not np.allclose(
+        Explored(model, "m").look(TEXT)["losses"],
+        Explored(dataclasses.replace(model, params=random_params(model.config.model, 5)), "m").look(TEXT)["losses"],
+    )

@@ -1,0 +1,120 @@
+// The parts of the page for one model: tokens, predictions, heads, attention, logit lens.
+
+import { element, lines, matrix } from "./drawing.js";
+import { isOut } from "./state.js";
+
+const percent = (p) => `${(100 * p).toFixed(p < 0.1 ? 2 : 1)} %`;
+const signed = (x) => (x > 0 ? "+" : "−") + Math.abs(x).toFixed(3);
+
+// model: {about, look, base}; base is the look without left-out heads, or null. act: functions that change the state.
+export function modelPanels(model, state, act) {
+  const { look, base, about } = model;
+  return element("section", { class: "model", "aria-label": about.label },
+    element("h2", {}, about.label),
+    tokens(look, base, state, act),
+    predictions(look, base, state),
+    heads(look, about, state, act),
+    attention(look, state, act),
+    lens(look, state, act));
+}
+
+function move(event, keys, index, count, go) {
+  const step = keys[event.key];
+  if (step === undefined) return;
+  event.preventDefault();
+  go(Math.min(count - 1, Math.max(0, index + step)));
+}
+
+function tokens(look, base, state, act) {
+  const most = 8;
+  const row = element("div", { class: "tokens", role: "group", "aria-label": "tokens; colour: loss" });
+  look.tokens.forEach((token, index) => {
+    const loss = index ? look.losses[index - 1] : null;
+    const change = base && index ? `, ${signed(loss - base.losses[index - 1])} by the heads that are left out` : "";
+    row.append(element("button", {
+      type: "button", class: "token", "aria-pressed": String(index === state.place), "data-place": index,
+      share: loss === null ? 0 : Math.min(1, loss / most), tabindex: index === state.place ? 0 : -1,
+      title: loss === null ? "start" : `loss ${loss.toFixed(3)} nats${change}`,
+      onclick: () => act.place(index),
+      onkeydown: (event) => move(event, { ArrowRight: 1, ArrowLeft: -1 }, index, look.tokens.length, (to) => act.place(to, "token")),
+    }, token));
+  });
+  const total = look.losses.reduce((a, b) => a + b, 0);
+  const sum = look.losses.length ? `Loss ${(total / look.losses.length).toFixed(3)} nats per token` : "No token to predict";
+  const before = base && base.losses.length ? ` (${(base.losses.reduce((a, b) => a + b, 0) / base.losses.length).toFixed(3)} with all heads)` : "";
+  return element("div", {}, row, element("p", { class: "hint" }, `${sum}${before}. Colour: loss of the token.`));
+}
+
+function predictions(look, base, state) {
+  const at = Math.min(state.place, look.tokens.length - 1);
+  const table = element("table", { class: "predictions" });
+  table.append(element("tr", {}, element("th", { scope: "col" }, "next token"), element("th", { scope: "col" }, "probability"), element("th")));
+  for (const [token, p] of look.predictions[at]) {
+    const before = base ? (base.predictions[at].find(([other]) => other === token) || [null, null])[1] : null;
+    const change = before === null ? "" : element("span", { class: p >= before ? "up" : "down" }, ` (${percent(before)} with all heads)`);
+    table.append(element("tr", {}, element("td", {}, token), element("td", { class: "number" }, percent(p), change),
+      element("td", {}, bar(p))));
+  }
+  return element("div", {}, element("h2", {}, `After “${look.tokens[at]}”`), element("div", { class: "scroll" }, table));
+}
+
+function bar(p) {
+  const drawn = element("span", { class: "bar" });
+  drawn.style.width = `${Math.round(160 * p)}px`;
+  return drawn;
+}
+
+function heads(look, about, state, act) {
+  const { layers, heads: count } = look.attention;
+  if (!layers.length) return element("p", { class: "hint" }, "No layer of this model has attention.");
+  const values = look.attention[state.measure] || layers.map(() => Array(count).fill(0));
+  const most = Math.max(...values.flat().map(Math.abs), 1e-9);
+  const all = layers.flatMap((layer, row) => Array.from({ length: count }, (_, head) => ({ layer, head, value: values[row][head] })));
+  if (state.order === "number") all.sort((a, b) => b.value - a.value);
+  const grid = element("div", { class: "heads", role: "group", "aria-label": "heads" });
+  grid.style.gridTemplateColumns = `repeat(${Math.min(count, 16)}, minmax(3.4rem, max-content))`;
+  all.forEach(({ layer, head, value }, index) => {
+    const chosen = layer === state.layer && head === state.head, out = isOut(state, layer, head);
+    grid.append(element("button", {
+      type: "button", class: out ? "head out" : "head", "aria-pressed": String(chosen), "data-head": `${layer}.${head}`,
+      "aria-label": `layer ${layer + 1} head ${head + 1}, ${value.toFixed(3)}${out ? ", left out" : ""}`,
+      share: Math.abs(value) / most, tabindex: chosen ? 0 : -1, title: `layer ${layer + 1}, head ${head + 1}: ${value.toFixed(4)}`,
+      onclick: () => act.head(layer, head),
+      onkeydown: (event) => {
+        if (event.key.toLowerCase() === "a") return act.toggle(layer, head);
+        move(event, { ArrowRight: 1, ArrowLeft: -1, ArrowDown: count, ArrowUp: -count }, index, all.length, (to) => act.head(all[to].layer, all[to].head, "head"));
+      },
+    }, `${layer + 1}.${head + 1}`));
+  });
+  const out = isOut(state, state.layer, state.head);
+  const button = element("button", { type: "button", class: "toggle", onclick: () => act.toggle(state.layer, state.head) },
+    `${out ? "Restore" : "Leave out"} head ${state.layer + 1}.${state.head + 1}`);
+  return element("div", {}, element("h2", {}, "Heads, as layer.head"), element("div", { class: "scroll" }, grid), element("p", {}, button));
+}
+
+function attention(look, state, act) {
+  const row = look.attention.layers.indexOf(state.layer);
+  if (row < 0 || state.head >= look.attention.heads) return element("p", { class: "hint" }, `Layer ${state.layer + 1} has no attention.`);
+  const place = Math.min(state.place, look.tokens.length - 1);
+  const draw = state.form === "matrix" ? matrix : lines;
+  return element("div", {}, element("h2", {}, `Attention of layer ${state.layer + 1}, head ${state.head + 1}`),
+    element("div", { class: "scroll picture" }, draw(look, row, state.head, place, act.place)));
+}
+
+function lens(look, state, act) {
+  const table = element("table", { class: "lens" });
+  const head = element("tr", {}, element("th", { scope: "col" }, "after"));
+  look.tokens.forEach((token) => head.append(element("th", { scope: "col" }, token)));
+  table.append(head);
+  look.lens.forEach((row, stream) => {
+    const line = element("tr", {}, element("th", { scope: "row" }, stream ? `layer ${stream}` : "embedding"));
+    row.forEach((likely, place) => {
+      const [token, p] = likely[0];
+      line.append(element("td", { share: p, class: place === state.place ? "here" : "", onclick: () => act.place(place),
+        title: likely.map(([other, q]) => `${other} ${percent(q)}`).join("\n") }, token));
+    });
+    table.append(line);
+  });
+  return element("div", {}, element("h2", {}, "Logit lens: the likeliest next token, if the model ended here"),
+    element("div", { class: "scroll" }, table));
+}

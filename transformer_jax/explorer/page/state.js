@@ -1,0 +1,38 @@
+// What is shown, as it stands in the address behind "#".
+
+export const DEFAULTS = {
+  text: "", layer: 0, head: 0, place: 0, ablated: [], measure: "entropy", order: "layer", form: "lines", by: "zero",
+};
+const NUMBERS = ["layer", "head", "place"];
+
+export function fromAddress(hash) {
+  const fields = new URLSearchParams(hash.replace(/^#/, ""));
+  const state = { ...DEFAULTS };
+  for (const name of Object.keys(DEFAULTS)) {
+    const value = fields.get(name);
+    if (value === null) continue;
+    if (NUMBERS.includes(name)) state[name] = Math.max(0, Number.parseInt(value, 10) || 0);
+    else if (name === "ablated") state.ablated = value.split(" ").filter((pair) => /^\d+\.\d+$/.test(pair)).map((pair) => pair.split(".").map(Number));
+    else state[name] = value;
+  }
+  return state;
+}
+
+export function toAddress(state) {
+  const fields = new URLSearchParams();
+  for (const [name, value] of Object.entries(state)) {
+    const text = name === "ablated" ? value.map((pair) => pair.join(".")).join(" ") : String(value);
+    const usual = name === "ablated" ? "" : String(DEFAULTS[name]);
+    if (text !== usual) fields.set(name, text);
+  }
+  return `#${fields}`;
+}
+
+export function isOut(state, layer, head) {
+  return state.ablated.some(([l, h]) => l === layer && h === head);
+}
+
+export function toggled(state, layer, head) {
+  const others = state.ablated.filter(([l, h]) => l !== layer || h !== head);
+  return { ...state, ablated: others.length < state.ablated.length ? others : [...state.ablated, [layer, head]] };
+}

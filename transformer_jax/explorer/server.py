@@ -1,0 +1,181 @@
+"""The server of the page: Starlette on this machine, one computation at a time.
+
+It serves a fixed list of files of this package and JSON of `views.py`, and nothing else. It answers to its own host
+names only, so that no other site can read from it through the visitor's browser; with a token, to whoever has the
+address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from transformer_jax.errors import UserError
+from transformer_jax.explorer.views import Explored, Head
+from transformer_jax.readers import parse_json, read_bytes
+
+MAX_BODY = 64 * 1024
+"""Bytes of a request."""
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+FILES = {
+    "": ("index.html", "text/html"),
+    "app.css": ("app.css", "text/css"),
+    **{f"{name}.js": (f"{name}.js", "text/javascript") for name in ("app", "state", "drawing", "panels", "export")},
+}
+"""Files of the page by their path, with their types."""
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class Refused(HTTPException):
+    """A request that is not from the page itself."""
+
+
+def application(models: Sequence[Explored], port: int, token: str = "") -> Starlette:
+    """Return the server of some models.
+
+    Args:
+      port: on which it listens; part of the names to which it answers. token: if not empty, every request needs it,
+        and the server answers to any name of its machine.
+    """
+    one_at_a_time = asyncio.Semaphore(1)
+
+    def check(request: Request) -> None:
+        host = request.headers.get("host", "")
+        if token:
+            given = request.query_params.get("token", "") or request.headers.get("x-token", "")
+            if not secrets.compare_digest(given.encode(), token.encode()):
+                raise Refused(403, "the address needs its token")
+        elif host not in {f"{name}:{port}" for name in LOCAL}:
+            raise Refused(403, f"this server does not answer to the name '{host}'")
+        origin = request.headers.get("origin")
+        if origin is not None and origin != f"http://{host}":
+            raise Refused(403, f"requests from '{origin}' are refused")
+
+    def file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+        async def serve(request: Request) -> Response:
+            # Scripts and styles are the same for everyone; modules cannot send a token.
+            if kind == "text/html":
+                check(request)
+            return Response(page_file(name), media_type=kind, headers=HEADERS)
+
+        return serve
+
+    def answer(function: Callable[[Any], Any]) -> Callable[[Request], Awaitable[Response]]:
+        async def serve(request: Request) -> Response:
+            check(request)
+            asked = await _body(request)
+            try:
+                async with one_at_a_time:
+                    if await request.is_disconnected():
+                        return Response(status_code=499, headers=HEADERS)
+                    found = await run_in_threadpool(function, asked)
+            except UserError as error:
+                return JSONResponse({"error": str(error)}, 400, HEADERS)
+            return JSONResponse(found, headers=HEADERS)
+
+        return serve
+
+    def look(asked: Any) -> dict[str, Any]:
+        fields = Fields(asked)
+        ablated = [Head(*pair) for pair in fields.pairs("ablated")]
+        return _model(models, fields).look(fields.text("text"), ablated, fields.get("by_mean", bool, False))
+
+    def effects(asked: Any) -> dict[str, Any]:
+        fields = Fields(asked)
+        found = _model(models, fields).effects(fields.text("text"), fields.get("by_mean", bool, False))
+        return {"numbers": found}
+
+    def induction(asked: Any) -> dict[str, Any]:
+        return {"numbers": _model(models, Fields(asked)).induction}
+
+    async def about(request: Request) -> Response:
+        check(request)
+        return JSONResponse({"models": [model.about() for model in models]}, headers=HEADERS)
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return JSONResponse({"error": error.detail}, error.status_code, HEADERS)
+
+    routes = [Route(f"/{path}", file(*of_file)) for path, of_file in FILES.items()]
+    routes.append(Route("/api/about", about))
+    for name, function in {"look": look, "effects": effects, "induction": induction}.items():
+        routes.append(Route(f"/api/{name}", answer(function), methods=["POST"]))
+    return Starlette(routes=routes, exception_handlers={HTTPException: refused})
+
+
+def page_file(name: str) -> bytes:
+    """Return a file of the page."""
+    return read_bytes(Path(__file__).parent / "page" / name)
+
+
+async def _body(request: Request) -> Any:
+    """Return the JSON of a request; raise HTTPException if it is too long, or is none."""
+    parts, size = [], 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > MAX_BODY:
+                raise HTTPException(413, f"the request has more than {MAX_BODY:,} bytes")
+            parts.append(part)
+    except ClientDisconnect:
+        raise HTTPException(400, "the client has gone") from None
+    try:
+        return parse_json(b"".join(parts), MAX_BODY)
+    except ValueError as error:
+        raise HTTPException(400, f"the request cannot be read: {error}") from None
+
+
+class Fields:
+    """The fields of a request, of the types that are expected; else HTTPException."""
+
+    def __init__(self, asked: Any) -> None:
+        if not isinstance(asked, Mapping):
+            raise BadRequest("expected a JSON object")
+        self._asked = asked
+
+    def get(self, name: str, kind: type, default: Any) -> Any:
+        """Return a field of a type; the default if it is absent."""
+        value = self._asked.get(name, default)
+        if type(value) is not kind:
+            raise BadRequest(f"'{name}': expected {kind.__name__}")
+        return value
+
+    def text(self, name: str) -> str:
+        """Return a text; empty if it is absent."""
+        return self.get(name, str, "")
+
+    def pairs(self, name: str) -> list[tuple[int, int]]:
+        """Return a list of pairs of integers."""
+        value = self.get(name, list, [])
+        if not all(isinstance(pair, list) and [type(n) for n in pair] == [int, int] for pair in value):
+            raise BadRequest(f"'{name}': expected pairs of integers")
+        return [(pair[0], pair[1]) for pair in value]
+
+
+class BadRequest(UserError):
+    """A request with a field of another type."""
+
+
+def _model(models: Sequence[Explored], fields: Fields) -> Explored:
+    number = fields.get("model", int, 0)
+    if not 0 <= number < len(models):
+        raise BadRequest(f"there is no model {number}")
+    return models[number]

@@ -1,0 +1,269 @@
+"""What the page shows of a text: tokens, predictions, losses, attention, and predictions of every layer.
+
+Everything is computed from named places (inspection/places.py), by one compiled program for each padded length.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.config import ModelConfig
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.inspection.places import places, run_with
+from transformer_jax.tasks.trained.text_generator import TextGenerator, stacks_text
+from transformer_jax.typing import Array, Batch, Params
+
+MULTIPLE = 16
+"""Texts are padded to a multiple of so many tokens, so that few programs are compiled."""
+MAX_TOKENS = 256
+"""Most tokens of a text, with the start token."""
+NUM_PREDICTIONS = 5
+NUM_OF_LENS = 3
+REPEATED = 24
+"""Random tokens that are repeated for the induction score."""
+_ONE = 65535
+"""Weights are sent as 16-bit numbers: this is 1."""
+
+
+class Head(NamedTuple):
+    """A head of the self-attention of a layer, both counted from 0."""
+
+    layer: int
+    head: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """The places that the page reads, by what they are.
+
+    heads, weights: of the self-attention of the layers that have it, by the layer's number. streams: the input of the
+    first layer, and the output of every layer.
+    """
+
+    heads: tuple[tuple[int, str], ...]
+    weights: tuple[tuple[int, str], ...]
+    streams: tuple[str, ...]
+
+
+def names_of(model: ModelConfig) -> Names:
+    """Return the names of a decoder's places; raise ConfigError for a model whose layers have no residual stream."""
+    known = [name.split("/") for name in places(model)]
+    of_layers = [name for name in known if name[0] == "decoder" and name[1].isdigit()]
+    streams = {name[1]: "/".join(name) for name in of_layers if name[-1] == "stream"}
+    if not streams:
+        raise ConfigError(f"model.architecture='{model.architecture}': the explorer shows Transformers with a decoder")
+
+    def of_attention(part: str) -> tuple[tuple[int, str], ...]:
+        return tuple((int(n[1]), "/".join(n)) for n in of_layers if n[2:] == ["self_attention", part])
+
+    return Names(of_attention("heads"), of_attention("weights"), ("decoder/embedding", *streams.values()))
+
+
+class Seen(NamedTuple):
+    """Results of a pass over one text of T tokens.
+
+    log_probs, ids: of the likeliest tokens after each, [T, `NUM_PREDICTIONS`]. of_next: of the next token of the text,
+    [T]. lens_log_probs, lens_ids: the same of every stream, [P, T, `NUM_OF_LENS`]. weights: [L', N, T, T].
+    """
+
+    log_probs: Array
+    ids: Array
+    of_next: Array
+    lens_log_probs: Array
+    lens_ids: Array
+    weights: Array
+
+
+def _put(value: Array, new: Array) -> Array:
+    return new
+
+
+def _blended(heads: Array, keep: Array, mean: Array) -> Array:
+    """Return heads [B, T, N, H], of which those with keep [N] 0 are replaced by mean [N, H]."""
+    kept = keep[None, None, :, None]
+    return heads * kept + mean[None, None] * (1 - kept)
+
+
+def _likeliest(logits: Array, number: int) -> tuple[Array, Array]:
+    """Return the log-probabilities and ids of the likeliest tokens, [..., number] each."""
+    values, ids = jax.lax.top_k(jax.nn.log_softmax(logits), number)
+    return values, ids
+
+
+@functools.partial(jax.jit, static_argnames=("model", "names"))
+def _seen(
+    model: ModelConfig, names: Names, params: Params, batch: Batch, next_ids: Array, keep: Array, mean_share: Array
+) -> Seen:
+    """Return what the page shows.
+
+    Args:
+      next_ids: [T], the token after each; of padding and of the last, any. keep: [L', N], 0 for heads that are ablated.
+      mean_share: 1 if they are replaced by their mean over the text, 0 if by zeros.
+    """
+    is_token = batch["is_token"][0]  # [T]
+    batch = {"decoder_inputs": batch["decoder_inputs"]}
+    as_is = run_with(model, params, batch, [name for _, name in names.heads])
+    replace = {}
+    for row, (_, name) in enumerate(names.heads):
+        heads = as_is.places[name][0].astype(jnp.float32)  # [T, N, H]
+        mean = (heads * is_token[:, None, None]).sum(0) / is_token.sum() * mean_share
+        replace[name] = jax.tree_util.Partial(_blended, keep=keep[row], mean=mean)
+    ran = run_with(model, params, batch, [*names.streams, *(name for _, name in names.weights)], replace)
+    lens = []
+    for name in names.streams:
+        ended = {names.streams[-1]: jax.tree_util.Partial(_put, new=ran.places[name])}
+        lens.append(_likeliest(run_with(model, params, batch, replace=ended).outputs[0], NUM_OF_LENS))
+    log_probs, ids = _likeliest(ran.outputs[0], NUM_PREDICTIONS)
+    of_next = jnp.take_along_axis(jax.nn.log_softmax(ran.outputs[0]), next_ids[:, None], axis=-1)[:, 0]
+    return Seen(
+        log_probs,
+        ids,
+        of_next,
+        jnp.stack([values for values, _ in lens]),
+        jnp.stack([tokens for _, tokens in lens]),
+        jnp.stack([ran.places[name][0] for _, name in names.weights]) if names.weights else jnp.zeros((0, 0, 0, 0)),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Explored:
+    """A language model as the page shows it."""
+
+    generator: TextGenerator
+    label: str
+
+    @functools.cached_property
+    def names(self) -> Names:
+        return names_of(self.generator.config.model)
+
+    def look(self, text: str, ablated: Iterable[Head] = (), by_mean: bool = False) -> dict[str, Any]:
+        """Return what the page shows of a text, as JSON values.
+
+        Args:
+          ablated: heads that are left out, replaced by zeros or by their mean over the text.
+        Raises: DataError for a text that is too long, and for a head that the model does not have.
+        """
+        read = self._read(text)
+        return self._shown(text, read, self._seen(read, self._keep(ablated), by_mean))
+
+    def effects(self, text: str, by_mean: bool = False) -> list[list[float]]:
+        """Return by how much the loss rises if a head is left out, nats per token, [layers with attention][heads].
+
+        Args: as of `look`. Raises: DataError for a text without a token, or one that is too long.
+        """
+        read = self._read(text)
+        if len(read) == 1:
+            raise DataError("the text has no token whose loss could change")
+
+        def loss(keep: np.ndarray) -> float:
+            return float(-self._seen(read, keep, by_mean).of_next[: len(read) - 1].mean())
+
+        before = loss(self._keep())
+        heads = range(self.generator.config.model.num_heads)
+        return [[round(loss(self._keep([Head(layer, n)])) - before, 5) for n in heads] for layer, _ in self.names.heads]
+
+    @functools.cached_property
+    def induction(self) -> list[list[float]]:
+        """The induction score of every head: its mean weight, from a token that has occurred before, on the token after
+        that first occurrence (Olsson et al. 2022), over random tokens that are repeated once.
+        """
+        most = (self._most_tokens - 1) // 2
+        count = min(REPEATED, most)
+        rng = np.random.default_rng(0)
+        once = rng.integers(0, self.generator.config.model.vocab_size, count).tolist()
+        seen = self._seen([self.generator.config.model.decoder_start_id, *once, *once], self._keep())
+        queries = np.arange(count + 1, 2 * count + 1)
+        return np.round(np.asarray(seen.weights, np.float64)[:, :, queries, queries - count + 1].mean(-1), 5).tolist()
+
+    def _read(self, text: str) -> list[int]:
+        """Return the ids that the model reads: the start token and those of the text."""
+        ids = self.generator.encode([text])[0]
+        if len(ids) + 1 > self._most_tokens:
+            raise DataError(f"the text has {len(ids):,} tokens; the page shows at most {self._most_tokens - 1}")
+        return [self.generator.config.model.decoder_start_id, *ids]
+
+    def _keep(self, ablated: Iterable[Head] = ()) -> np.ndarray:
+        """Return 1 for every head, [layers with attention, heads], and 0 for those that are left out."""
+        model = self.generator.config.model
+        keep = np.ones((len(self.names.heads), model.num_heads), np.float32)
+        rows = {layer: row for row, (layer, _) in enumerate(self.names.heads)}
+        for layer, head in ablated:
+            if layer not in rows or not 0 <= head < model.num_heads:
+                raise DataError(f"the model has no head {head + 1} in layer {layer + 1}")
+            keep[rows[layer], head] = 0
+        return keep
+
+    def _seen(self, read: Sequence[int], keep: np.ndarray, by_mean: bool = False) -> Seen:
+        length = min(-(-len(read) // MULTIPLE) * MULTIPLE, self._most_tokens)
+        padded = np.zeros((2, length), np.int32)
+        padded[0, : len(read)], padded[1, : len(read) - 1] = read, read[1:]
+        is_token = np.arange(length)[None] < len(read)
+        batch = {"decoder_inputs": padded[:1], "is_token": is_token}
+        generator = self.generator
+        seen = _seen(generator.config.model, self.names, generator.params, batch, padded[1], keep, np.float32(by_mean))
+        return jax.device_get(seen)
+
+    @property
+    def _most_tokens(self) -> int:
+        model = self.generator.config.model
+        return min(MAX_TOKENS, model.max_length) if model.position_encoding == "learned" else MAX_TOKENS
+
+    def about(self) -> dict[str, Any]:
+        """Return what the page says of the model, as JSON values."""
+        model = self.generator.config.model
+        return {
+            "label": self.label,
+            "stacks": stacks_text(model),
+            "layers": len(self.names.streams) - 1,
+            "heads": model.num_heads,
+            "tokenizer": self.generator.tokenizer.sha256,
+        }
+
+    def _shown(self, text: str, read: Sequence[int], seen: Seen) -> dict[str, Any]:
+        tokens, T = self.generator.tokenizer.tokens, len(read)
+        weights = np.asarray(seen.weights, np.float64)[:, :, :T, :T]
+
+        def likely(ids: Any, log_probs: Any) -> list[Any]:
+            return [[t, round(float(np.exp(p)), 5)] for t, p in zip(tokens(ids.tolist()), log_probs, strict=True)]
+
+        return {
+            "text": text,
+            "tokens": tokens(list(read)),
+            "predictions": [likely(seen.ids[t], seen.log_probs[t]) for t in range(T)],
+            "losses": [round(float(-p), 5) for p in seen.of_next[: T - 1]],
+            "lens": [
+                [likely(ids[t], values[t]) for t in range(T)]
+                for ids, values in zip(seen.lens_ids, seen.lens_log_probs, strict=True)
+            ],
+            "attention": {
+                "layers": [layer for layer, _ in self.names.weights],
+                "heads": int(weights.shape[1]) if len(weights) else 0,
+                "weights": base64.b64encode(np.round(weights * _ONE).astype("<u2").tobytes()).decode(),
+                **head_numbers(weights),
+            },
+        }
+
+
+def head_numbers(weights: np.ndarray) -> dict[str, list[list[float]]]:
+    """Return numbers of heads from their weights [L, N, T, T], means over queries: entropy in nats, and mean weights.
+
+    `previous`: on the token before; `first`: on the first token. A first query has neither.
+    """
+    T = weights.shape[-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.where(weights > 0, weights * np.log(weights), 0.0).sum(-1).mean(-1)
+    later = weights[:, :, 1:]
+    previous = later[:, :, np.arange(T - 1), np.arange(T - 1)].mean(-1) if T > 1 else np.zeros(weights.shape[:2])
+    first = later[..., 0].mean(-1) if T > 1 else np.zeros(weights.shape[:2])
+    return {
+        name: np.round(values, 5).tolist()
+        for name, values in (("entropy", entropy), ("previous", previous), ("first", first))
+    }
