@@ -43,11 +43,12 @@ from transformer_jax.convert.folder_config import unsaid
 from transformer_jax.errors import ConfigError
 from transformer_jax.inspection.diagram import model_columns
 from transformer_jax.inspection.diagram_parts import Box, Repeat
-from transformer_jax.models.architecture import ARCHITECTURES, parameter_axes
+from transformer_jax.models.architecture import ARCHITECTURES, init_params, parameter_axes
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.layer_inputs import LayerInputs
 from transformer_jax.nn.layer_values import EQUAL
 from transformer_jax.nn.norms import NORMS
+from transformer_jax.nn.residual import scaled_initial
 from transformer_jax.parallel.rules import shardings
 from transformer_jax.tasks.outside_errors import errors_from_outside
 from transformer_jax.training.freezing import multipliers, trained_part
@@ -230,6 +231,35 @@ def test_layers_from_outside_are_frozen_and_scaled_by_their_number():
     assert len(trained["layers"]["self_attention"]["out"]["kernel"]) == 1
     factors = multipliers(params, 0.5, numbers)["decoder"]
     assert np.ravel(factors[MEAN]["squared_relu"]["out"]["kernel"]).tolist() == [2**-3, 2**-1]
+
+
+def path_of(key_path):
+    return jax.tree_util.keystr(key_path, simple=True, separator="/")
+
+
+def test_kernels_that_deepnorm_scales():
+    """Those that the axes of the parts say; the table of `squared_relu` is that of the built-in part. Of ones."""
+    config = tiny(**{**OWN, "norm_position": "deepnorm"})
+    ones = jax.tree.map(lambda x: jnp.ones(x.shape), shapes(config))
+    scaled = leaves_of(scaled_initial(config, ones, parameter_axes(config)))
+    found = {path_of(path).removeprefix("decoder/"): leaf for path, leaf in scaled if (leaf != 1).any()}
+    assert {*found} == {
+        *(f"{MEAN}/running_mean/{name}/kernel" for name in ("value", "out")),
+        *(f"{MEAN}/squared_relu/{name}/kernel" for name in ("hidden", "out")),
+        *(f"layers/self_attention/{name}/kernel" for name in ("value", "out")),
+        *(f"layers/feed_forward/{name}/kernel" for name in ("hidden", "out")),
+    }
+    for leaf in found.values():
+        np.testing.assert_allclose(leaf, (8 * 3) ** -0.25, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_outputs_that_start_at_zero():
+    """Those whose kernels are from `residual_kernel_init`, and no others."""
+    config = tiny(**OWN, zero_init_outputs=True)
+    params = {path_of(path): leaf for path, leaf in leaves_of(jax.jit(lambda: init_params(config, 0))())}
+    kernels = {path for path in params if path.endswith("/kernel")}
+    assert {path for path in kernels if not params[path].any()} == {p for p in kernels if p.endswith("out/kernel")}
 
 
 def test_operations():

@@ -53,8 +53,8 @@ RUNNING_MEAN = Mixer(
     name="running_mean",
     module=RunningMean,
     axes={
-        "value/kernel": Axes(("emb",), ("mlp",)),
-        "out/kernel": Axes(("mlp",), ("emb",)),
+        "value/kernel": Axes(("emb",), ("mlp",), scaled=True),
+        "out/kernel": Axes(("mlp",), ("emb",), scaled=True),
         "value/bias": Axes((), ("mlp",)),
         "out/bias": Axes((), (None,)),
     },

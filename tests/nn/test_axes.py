@@ -98,8 +98,8 @@ def test_layouts_of_hugging_face_have_as_many_inputs_as_the_axes():
     ("path", "axes", "is_hidden"),
     [
         ("decoder/layers/self_attention/query/kernel", Axes(("emb",), ("heads", None)), True),
-        ("decoder/layers_experts/self_attention/out/kernel", Axes(("heads", None), ("emb",)), True),
-        ("decoder/layers_experts/experts/hidden/kernel", Axes(("emb",), ("mlp",)), True),
+        ("decoder/layers_experts/self_attention/out/kernel", Axes(("heads", None), ("emb",), scaled=True), True),
+        ("decoder/layers_experts/experts/hidden/kernel", Axes(("emb",), ("mlp",), scaled=True), True),
         ("decoder/layers_experts/experts/router/kernel", Axes(("emb",), (None,)), False),
         ("decoder/layers_gated_delta/gated_delta/convolution/kernel", Axes((None,), (), ("heads", None)), False),
         ("decoder/layers_gated_delta/gated_delta/gate/kernel", Axes(("emb",), ("heads", None)), True),

@@ -3,12 +3,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from support import assert_close, tiny
+from support import HYBRIDS, assert_close, shapes, tiny
 
 from transformer_jax.config.model import INSIDE_NORMS
-from transformer_jax.models.architecture import init_params
+from transformer_jax.models.architecture import init_params, parameter_axes
 from transformer_jax.nn.dropout import Dropout, DropoutRates, keep_mask
-from transformer_jax.nn.residual import NORM_POSITIONS, Residual, Scales, deepnorm
+from transformer_jax.nn.residual import NORM_POSITIONS, Residual, Scales, deepnorm, scaled_initial
 
 RNG = np.random.default_rng(0)
 X, KERNEL = RNG.normal(2.0, 3.0, (2, 3, 16)), RNG.normal(size=(16, 16)) / 4
@@ -136,6 +136,31 @@ def test_initial_kernels_of_deepnorm():
     kernels |= {f"feed_forward/{name}/kernel" for name in ("hidden", "gate", "out")}
     of_memory = {f"cross_attention/{name}/kernel" for name in ("value", "out")}
     assert scaled == {"encoder": kernels, "decoder": kernels | of_memory}
+
+
+def test_kernels_of_every_part_that_deepnorm_scales():
+    """Those that the tables of axes of the parts say, on ones: of 5 layers, 40^(-1/4)."""
+    config = tiny(architecture="decoder_only", **HYBRIDS[2], norm_position="deepnorm")
+    ones = jax.tree.map(lambda x: jnp.ones(x.shape), shapes(config))
+    scaled = jax.tree_util.tree_leaves_with_path(scaled_initial(config, ones, parameter_axes(config)))
+    found = {jax.tree_util.keystr(path, simple=True, separator="/") for path, leaf in scaled if (leaf != 1).any()}
+    folders = {
+        "layers": ("self_attention", "feed_forward"),
+        "layers_experts": ("self_attention", "experts"),
+        "layers_gated_delta": ("gated_delta", "feed_forward"),
+        "layers_gated_delta_experts": ("gated_delta", "experts"),
+    }
+    expected = set()
+    for folder, (mixer, feed_forward) in folders.items():
+        expected |= {f"decoder/{folder}/{mixer}/{name}/kernel" for name in ("value", "out")}
+        expected |= {f"decoder/{folder}/{feed_forward}/{name}/kernel" for name in ("hidden", "gate", "out")}
+    assert found == expected
+    factors = sorted({float(number) for _, leaf in scaled for number in np.unique(leaf)})
+    assert factors == pytest.approx([40**-0.25, 1.0], rel=1e-6)
+    plain = tiny(architecture="decoder_only", **HYBRIDS[2])
+    assert scaled_initial(plain, ones, None) is ones
+    with pytest.raises(ValueError, match=r"decoder/.*: expected one entry .* none matches"):
+        scaled_initial(config, ones, {})
 
 
 @pytest.mark.parametrize("norm_position", ["sandwich", "output"])

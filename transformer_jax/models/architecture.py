@@ -267,7 +267,7 @@ def initial(config: ModelConfig, seed: int | Array, head: nn.Module | None = Non
     everywhere = {"attention_implementation": "reference", "recurrent_implementation": "scan"}
     module = architecture.module(dataclasses.replace(config, **everywhere), head)
     variables = module.init(key, architecture.example_batch(config))
-    params = scaled_initial(config, variables["params"])
+    params = scaled_initial(config, variables["params"], architecture.parameter_axes(config))
     return Initial(params, initial_running(statistics_of(variables.get(COLLECTED, {}))))
 
 

@@ -302,9 +302,10 @@ class SelfAttention(MultiHeadAttention):
 
 
 PARAMETER_AXES = {
-    "(query|key|value)/kernel": Axes(("emb",), ("heads", None)),
+    "(query|key)/kernel": Axes(("emb",), ("heads", None)),
+    "value/kernel": Axes(("emb",), ("heads", None), scaled=True),
     "(query|key|value)/bias": Axes((), ("heads", None)),
-    "out/kernel": Axes(("heads", None), ("emb",)),
+    "out/kernel": Axes(("heads", None), ("emb",), scaled=True),
     "out/bias": Axes((), (None,)),
     "(query|key)_norm/scale": Axes((), (None,)),
     "sinks": Axes((), ("heads",)),

@@ -1,7 +1,8 @@
 """The axes of a parameter: those of the inputs of a map, and those of its outputs.
 
 Each block has a table `PARAMETER_AXES`: its keys are regular expressions for the end of a parameter's path, and match
-whole parts of it. Sharding (parallel/rules.py) and the matrices of Muon (training/muon.py) follow from the tables.
+whole parts of it. Sharding (parallel/rules.py), the matrices of Muon (training/muon.py) and the initial values that
+depend on the depth (nn/residual.py) follow from the tables.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ class Axes(NamedTuple):
     The array is a map from the inputs to the outputs. A vector has outputs only. `maps` number separate maps from the
     same inputs, such as the gates of a recurrent cell. Axes in front that no name stands for number separate maps too:
     the layers of a stack, and experts.
+
+    scaled: whether a place of norms with a factor of initial values (`residual.Scales.kernels`) multiplies those of
+    this array.
     """
 
     inputs: tuple[str | None, ...]
     outputs: tuple[str | None, ...]
     maps: tuple[str | None, ...] = ()
+    scaled: bool = False
 
     @property
     def names(self) -> tuple[str | None, ...]:

@@ -174,9 +174,9 @@ class FeedForward(nn.Module):
 
 
 PARAMETER_AXES = {
-    "(hidden|gate)/kernel": Axes(("emb",), ("mlp",)),
+    "(hidden|gate)/kernel": Axes(("emb",), ("mlp",), scaled=True),
     "(hidden|gate)/bias": Axes((), ("mlp",)),
-    "out/kernel": Axes(("mlp",), ("emb",)),
+    "out/kernel": Axes(("mlp",), ("emb",), scaled=True),
     "out/bias": Axes((), (None,)),
 }
 """Axes of the parameters of `FeedForward`, by the end of their paths."""

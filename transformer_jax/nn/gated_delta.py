@@ -441,14 +441,15 @@ def _tail(window: Float[Array, "B P N Q"], is_token: Bool[Array, "B T"] | None) 
 
 
 PARAMETER_AXES = {
-    "(query|key|value|gate)/kernel": Axes(("emb",), ("heads", None)),
+    "(query|key|gate)/kernel": Axes(("emb",), ("heads", None)),
+    "value/kernel": Axes(("emb",), ("heads", None), scaled=True),
     "(query|key|value|gate)/bias": Axes((), ("heads", None)),
     "(strength|decay)/kernel": Axes(("emb",), ("heads",)),
     "(strength|decay)/bias": Axes((), ("heads",)),
     "decay/scale": Axes((), ("heads",)),
     "convolution/kernel": Axes((None,), (), ("heads", None)),
     "norm/scale": Axes((), (None,)),
-    "out/kernel": Axes(("heads", None), ("emb",)),
+    "out/kernel": Axes(("heads", None), ("emb",), scaled=True),
     "out/bias": Axes((), (None,)),
 }
 """Axes of the parameters of `GatedDelta`, by the end of their paths."""

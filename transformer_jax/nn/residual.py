@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from jaxtyping import Bool
 
 from transformer_jax.config import STACKS, ModelConfig
 from transformer_jax.nn import norms
-from transformer_jax.nn.axes import Axes
+from transformer_jax.nn.axes import Axes, ParameterAxes, axes_of
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.model_numbers import number_of
 from transformer_jax.nn.norms import make_norm
@@ -88,7 +87,7 @@ class Scales(NamedTuple):
     """Numbers of a place of norms that depend on the depth of the model.
 
     stream: alpha, the factor of the residual stream in every sum. kernels: beta, the factor of the initial kernels of
-    values, of the output of attention, and of the feed-forward part.
+    values, of the output of attention, and of the feed-forward part; in general of all arrays with `Axes.scaled`.
     """
 
     stream: float
@@ -176,14 +175,15 @@ def has_embedding_norm(config: ModelConfig) -> bool:
     return config.embedding_norm or NORM_POSITIONS[config.norm_position].embedding
 
 
-_SCALED = re.compile(r"(attention|gated_delta)/(value|out)/kernel$|(feed_forward|experts)/(hidden|gate|out)/kernel$")
-
-
-def scaled_initial(config: ModelConfig, params: Params) -> Params:
-    """Return initial parameters with the kernels of `Scales` multiplied by its beta; others stay the same arrays.
+def scaled_initial(config: ModelConfig, params: Params, axes: ParameterAxes | None) -> Params:
+    """Return initial parameters with the arrays of `Axes.scaled` in the stacks multiplied by the beta of `Scales`.
 
     With `model.init=xavier_normal` that is the initialisation of the paper of DeepNorm (Wang et al. 2022, figure 2).
-    Parts from outside of the package are not scaled.
+    All other parameters stay the same arrays.
+
+    Args: axes: of all parameters of the stacks.
+    Raises: ValueError if the place of norms has such a number, and a parameter has no entry in the axes, or more than
+      one.
     """
     scales = NORM_POSITIONS[config.norm_position].scales
     if scales is None or not config.is_transformer:
@@ -192,6 +192,9 @@ def scaled_initial(config: ModelConfig, params: Params) -> Params:
     def scaled(path: jax.tree_util.KeyPath, leaf: Array) -> Array:
         text = jax.tree_util.keystr(path, simple=True, separator="/")
         stack = text.partition("/")[0]
-        return leaf * scales(config, stack).kernels if stack in STACKS and _SCALED.search(text) else leaf
+        if stack not in STACKS:
+            return leaf
+        own = axes_of(text, axes or {})
+        return leaf * scales(config, stack).kernels if own is not None and own.scaled else leaf
 
     return jax.tree_util.tree_map_with_path(scaled, params)
