@@ -96,7 +96,7 @@ IMAGES = {"inputs", "image_size", "image_channels", "patch_size", "class_token"}
 
 RECURRENT = {
     *("cell", "hidden_dim", "cell_biases", "bidirectional", "bridge", "attention", "input_feeding", "feed_context"),
-    *("deep_output", "init_range"),
+    "deep_output",
 }
 
 

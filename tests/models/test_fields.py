@@ -170,6 +170,11 @@ def test_every_field_is_tested():
     }
 
 
+def test_fields_that_only_new_parameters_depend_on_are_marked():
+    """`init_from` and the families of Hugging Face ask the mark; `test_fields_of_parameters` shows that it is right."""
+    assert {f.name for f in dataclasses.fields(ModelConfig) if f.metadata.get("initial")} == {*OF_PARAMETERS}
+
+
 def _readers(field):
     read_by = field.metadata.get("read_by", {})
     of_images = read_by.get("model.inputs") == ("patches",)

@@ -52,6 +52,14 @@ def test_numbers_that_change_the_function_are_differences_and_those_of_training_
     assert found == ["logits_multiplier=1.0, here 0.5", "output_logit_cap=None, here 30.0"]
 
 
+def test_fields_of_initial_parameters_are_no_differences():
+    """The range of the uniform distribution is one of them, like the standard deviation of the normal one."""
+    before = ModelConfig(init="uniform", residual_scale="vector")
+    after = dataclasses.replace(before, init_range=0.5, residual_scale_init=0.1)
+    source = dataclasses.asdict(before.resolved())
+    assert init_from._differences(source, ExperimentConfig(model=after).resolved()) == []
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     """Return the work directory of a trained run."""

@@ -31,6 +31,7 @@ from transformer_jax.config.experiment import (
     outside_parts,
     without_outside_trackers,
 )
+from transformer_jax.config.fields import changes_function
 from transformer_jax.config.layers import (
     LAYERS,
     STACKS,
@@ -100,6 +101,7 @@ __all__ = [
     "ValueSource",
     "base_type",
     "causes_of",
+    "changes_function",
     "close_names",
     "completed",
     "config_error",

@@ -110,9 +110,20 @@ def field(default: Any, doc: str, **metadata: Any) -> Any:
     a default of None is derived. `place` of a rate of dropout is its field of `nn.dropout.DropoutRates`. `per_layer`:
     layers may differ in it (config/layers.py); `structure`: and then have other parameters. `of_attention`: a diagram
     names its value in the block of attention. `evaluated`: a `hyper` field that changes the function of the model, not
-    only its training.
+    only its training. `initial`: a field on which only the initial parameters depend.
     """
     return dataclasses.field(default=default, metadata={"doc": doc, **metadata})
+
+
+def changes_function(declared: dataclasses.Field) -> bool:
+    """Return whether a field of the model changes what the model computes from given parameters, beyond rounding.
+
+    Fields that do not are those of the initial parameters, numbers of training such as rates of dropout, and choices of
+    an implementation.
+    """
+    meta = declared.metadata
+    is_of_training = meta.get("hyper") and not meta.get("evaluated")
+    return not (meta.get("initial") or meta.get("rounding") or is_of_training)
 
 
 def choice(default: str | None, names_or_table: tuple[str, ...] | str, doc: str, **metadata: Any) -> Any:

@@ -198,6 +198,7 @@ class ModelConfig:
     residual_scale_init: float = number(
         0.0,
         "initial value of the factors of residual_scale; 0 as in ReZero, a small number as in LayerScale",
+        initial=True,
         read_by=_OF_TRANSFORMERS | {"model.residual_scale": ("scalar", "vector")},
     )
     residual_multiplier: float = number(
@@ -430,23 +431,34 @@ class ModelConfig:
         "glorot",
         "transformer_jax.nn.initialisation:INITS",
         "distributions of the initial parameters; nn/initialisation.py",
+        initial=True,
     )
     zero_init_outputs: bool = field(
         False,
         "output projections of attention and feed-forward start at zero, whatever `init`, so that every sub-layer "
         "first adds nothing",
+        initial=True,
         read_by=_OF_TRANSFORMERS,
     )
     zero_head: bool = field(
         False,
         "kernel and bias of the output layer begin at 0, so that all outputs are equally likely at first; over the "
         "vocabulary it needs tie_output=false",
+        initial=True,
     )
     init_std: float = number(
-        0.02, "standard deviation", above=0.0, read_by={"model.init": ("normal", "plain_normal", "normal_with_biases")}
+        0.02,
+        "standard deviation",
+        above=0.0,
+        initial=True,
+        read_by={"model.init": ("normal", "plain_normal", "normal_with_biases")},
     )
     init_range: float = number(
-        0.08, "parameters are uniform between minus and plus this", above=0.0, read_by={"model.init": ("uniform",)}
+        0.08,
+        "parameters are uniform between minus and plus this",
+        above=0.0,
+        initial=True,
+        read_by={"model.init": ("uniform",)},
     )
     # 3 is the bos id of the tokenizers that this project trains; other tokenizers may use another id.
     decoder_start_id: int = number(3, "id of the first token of every decoder input", 0, read_by=_WITH_DECODER)

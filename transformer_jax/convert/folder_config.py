@@ -390,11 +390,11 @@ def closest(config: ModelConfig, task: TaskConfig) -> Family:
 
 
 _ELSEWHERE = (
-    *("rotary_base", "relative_num_buckets", "relative_max_distance", "init_range"),
+    *("rotary_base", "relative_num_buckets", "relative_max_distance"),
     *("source_vocab_size", "tie_output", "output_bias", "scale_logits", "pixel_mean", "pixel_std"),
 )
 """Fields that a family may leave unnamed: they are read with certain values of other fields alone, or tensors or
-another file say them. `rotary_base` is written by `Family.rope_theta`; `init_range` is read at the start."""
+another file say them. `rotary_base` is written by `Family.rope_theta`."""
 
 
 def unnamed(family: Family) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config import ModelConfig, changes_function
 from transformer_jax.convert.layer_lists import LayerLists
 from transformer_jax.convert.layouts import VECTOR, Layout
 
@@ -124,15 +124,8 @@ class Family:
         return self.architecture != "encoder_only"
 
 
-TRAINING_ONLY = (
-    *("init", "init_std", "zero_init_outputs", "zero_head", "residual_scale_init", "dtype"),
-    *(
-        f.name
-        for f in dataclasses.fields(ModelConfig)
-        if f.metadata.get("rounding") or (f.metadata.get("hyper") and not f.metadata.get("evaluated"))
-    ),
-)
-"""Fields on which the numbers that a float32 model returns do not depend; a family may have no key for them."""
+TRAINING_ONLY = ("dtype", *(f.name for f in dataclasses.fields(ModelConfig) if not changes_function(f)))
+"""Fields on which the numbers of a model in float32 do not depend; a family may have no key for them."""
 
 _IDS = "a special id; here the tokenizer has them"
 _BOOKKEEPING = "a note about the file"

@@ -30,6 +30,7 @@ from transformer_jax.config import (
     ExperimentConfig,
     ModelConfig,
     TaskConfig,
+    changes_function,
     completed,
     layer_numbers,
     unread_by,
@@ -347,9 +348,8 @@ def _differences(source: Mapping[str, Any], config: ExperimentConfig) -> list[st
         if field in source
         and (source[field] is not None or "derived_from" not in declared.metadata)
         and source[field] != getattr(config.model, field)
-        and (declared.metadata.get("evaluated") or not declared.metadata.get("hyper"))
-        and not declared.metadata.get("rounding")
-        and field not in ("architecture", "init", "init_std", "zero_init_outputs", "zero_head", "residual_scale_init")
+        and changes_function(declared)
+        and field != "architecture"
         and field not in unread
     ]
 
