@@ -30,6 +30,7 @@ MODELS = {
         "norm_position": "pre",
         "position_encoding": "learned",
         "tie_output": False,
+        "residual_lambdas": True,
     },
     "pair of stacks with experts in every other layer": {
         "layer_pattern": "AE",

@@ -20,7 +20,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import init_params, parameter_axes
 from transformer_jax.nn.axes import Axes
 from transformer_jax.parallel.rules import shardings
-from transformer_jax.training.freezing import multipliers, trained_part, with_trained
+from transformer_jax.training.freezing import multiplied, multipliers, trained_part, with_trained
 from transformer_jax.training.hyper import split
 from transformer_jax.training.optimizers import OPTIMIZERS, make_optimizer
 from transformer_jax.training.state import state_shapes, state_template
@@ -106,6 +106,57 @@ def test_a_rule_that_freezes_no_layer_is_refused():
 def test_a_layer_that_is_not_there_is_refused():
     with pytest.raises(ConfigError, match=r"'decoder/layers:6' needs 6 layers, but decoder/layers.* has 5"):
         trained_part("decoder/layers:6", stack_shapes(HYBRID), layer_numbers(HYBRID))
+
+
+WITH_LAMBDAS = tiny(architecture="decoder_only", residual_lambdas=True, **HYBRIDS[0])
+LAMBDA_PATHS = ("decoder/stream_lambdas/scale", "decoder/input_lambdas/scale")
+
+
+def test_lambdas_have_the_rate_of_their_layer():
+    found = by_path(multipliers(stack_shapes(WITH_LAMBDAS), 0.5, layer_numbers(WITH_LAMBDAS)))
+    for path in LAMBDA_PATHS:
+        assert found[path].tolist() == [2**-5, 2**-4, 2**-3, 2**-2, 2**-1]
+    two_stacks = by_path(multipliers(shapes_of({"model.residual_lambdas": True}), 0.5))
+    assert two_stacks["encoder/input_lambdas/scale"].tolist() == [0.25, 0.5]
+    assert two_stacks["decoder/stream_lambdas/scale"].tolist() == [0.125, 0.25, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("freeze", "stream", "of_input"),
+    [
+        ("decoder/layers:2", [2, 3, 4], [2, 3, 4]),
+        (".*/layers:4", [4], [4]),
+        ("decoder/layers", None, None),
+        ("decoder/layers_gated_delta", [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]),
+        ("decoder/stream_lambdas:3", [3, 4], [0, 1, 2, 3, 4]),
+        ("decoder/layers:1,decoder/input_lambdas", [1, 2, 3, 4], None),
+    ],
+)
+def test_lambdas_are_frozen_with_their_layers(freeze, stream, of_input):
+    numbers = layer_numbers(WITH_LAMBDAS)
+    params = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), stack_shapes(WITH_LAMBDAS))
+    for path in LAMBDA_PATHS:
+        by_path(params)[path][:] = np.arange(5)
+    part = trained_part(freeze, params, numbers)
+    for path, layers in zip(LAMBDA_PATHS, (stream, of_input), strict=True):
+        assert layers == (by_path(part)[path].tolist() if path in by_path(part) else None)
+    assert identical(with_trained(freeze, params, part, numbers), params)
+
+
+def test_lambdas_of_layers_that_are_not_there_cannot_be_frozen():
+    with pytest.raises(
+        ConfigError, match=r"'decoder/input_lambdas:6' needs 6 layers, but decoder/input_lambdas.* has 5"
+    ):
+        trained_part("decoder/input_lambdas:6", stack_shapes(WITH_LAMBDAS), layer_numbers(WITH_LAMBDAS))
+
+
+def test_multiples_of_layers_leave_the_lambdas_alone():
+    """So that both can have one: a parameter has at most one."""
+    static = OptimizerConfig(lr_multipliers="decoder/layers=2; decoder/stream_lambdas=0.01")
+    found = multiplied(static, stack_shapes(WITH_LAMBDAS), layer_numbers(WITH_LAMBDAS))
+    assert found["decoder/stream_lambdas/scale"].factor == 0.01
+    assert "decoder/input_lambdas/scale" not in found
+    assert found["decoder/layers/self_attention/out/kernel"].factor == 2
 
 
 def test_the_rate_and_the_decay_of_every_parameter_are_as_recorded():
@@ -309,6 +360,17 @@ def test_frozen_parameters_keep_their_bits_and_have_no_moments(name):
     stacked = [x for path, x in moments.items() if "decoder/layers/" in path and "v_" not in path]
     assert name == "adafactor" or stacked
     assert all(len(x) == 1 for x in stacked)
+
+
+@pytest.mark.slow
+def test_lambdas_of_frozen_layers_keep_their_bits_and_have_no_moments():
+    first, last, _ = steps({"model.residual_lambdas": True, "optimizer.freeze": "embedding,encoder,decoder/layers:1"})
+    before, after, moments = (by_path(tree) for tree in (first.params, last.params, last.opt_state))
+    for path in LAMBDA_PATHS:
+        assert after[path][0] == before[path][0]
+        assert after[path][1] != before[path][1]
+        assert {x.shape for name, x in moments.items() if name.endswith(path)} == {(1,)}
+    assert not [name for name in moments if "encoder/" in name]
 
 
 @pytest.mark.slow

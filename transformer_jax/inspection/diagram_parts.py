@@ -30,6 +30,7 @@ from transformer_jax.nn.norms import NORMS
 from transformer_jax.nn.patches import INPUTS, PatchEmbedding
 from transformer_jax.nn.positions import ENCODINGS
 from transformer_jax.nn.residual import NORM_POSITIONS, has_embedding_norm
+from transformer_jax.nn.stack import LAMBDAS
 from transformer_jax.tasks.batches.pair_rows import reads_source_two_way
 from transformer_jax.tasks.task import TASKS
 
@@ -263,7 +264,7 @@ def stack_parts(config: ExperimentConfig, stack: str, cross_attends: bool) -> It
         first = layers[numbers[0]]
         mixer, feed_forward = MIXERS[first.mixer].name, FEED_FORWARDS[first.feed_forward].name
         draw = self_attention(config, stack, path) if first.mixer == ATTENTION else _other_mixer(first, path)
-        lambdas = tuple(f"{stack}/{name}_lambdas/" for name in ("stream", "input"))
+        lambdas = tuple(f"{stack}/{name}/" for name in LAMBDAS)
         sublayers: list[list[Part]] = [
             [Box("r x + s x₀", ("x₀: input of the layers",), owns=lambdas)] if model.residual_lambdas else [],
             _sublayer(model, stack, draw, f"{path}/{mixer}_residual/"),

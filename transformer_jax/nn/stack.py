@@ -37,6 +37,10 @@ REMAT_POLICIES = {
 """Policies for the values that the forward pass keeps for the backward pass, by `model.remat`; None keeps all."""
 
 
+LAMBDAS = ("stream_lambdas", "input_lambdas")
+"""Folders of a stack beside those of its layers: their arrays [L] have one number for each layer, whatever its kind."""
+
+
 class _LoopedLayer(Layer):
     """`Layer` as the body of the loop that creates parameters: x is carried."""
 
@@ -326,6 +330,6 @@ def parameter_axes(config: ModelConfig) -> dict[str, Axes]:
     return {
         **{rf"{LAYERS}\w*/{path}": axes for path, axes in layer.parameter_axes(config).items()},
         **{f"relative_bias/{path}": axes for path, axes in ENCODINGS[config.position_encoding].bias_axes.items()},
-        **({"(stream|input)_lambdas/scale": Axes((), (None,))} if config.residual_lambdas else {}),
+        **({f"{name}/scale": Axes((), (None,)) for name in LAMBDAS} if config.residual_lambdas else {}),
         **{f"final_norm/{path}": axes for path, axes in norms.parameter_axes(config).items()},
     }

@@ -23,6 +23,7 @@ from transformer_jax.config import (
     parse_multipliers,
 )
 from transformer_jax.errors import ConfigError
+from transformer_jax.nn.stack import LAMBDAS
 from transformer_jax.typing import Array, ArrayLike, Params
 
 LayerNumbers = Mapping[str, tuple[int, ...]]
@@ -72,7 +73,8 @@ def multipliers(params: Params, decay: ArrayLike, numbers: LayerNumbers | None =
     """Return the multipliers of the learning rate by depth, as a tree of arrays that broadcast against parameters.
 
     With L layers in a stack:
-    - layer l = 0, ..., L - 1: decay^(L - l); for stacked arrays [L, ...] the result is [L, 1, ...];
+    - layer l = 0, ..., L - 1, and its numbers of `LAMBDAS`: decay^(L - l); for stacked arrays [L, ...] the result is
+      [L, 1, ...];
     - token, position and type embeddings and their norm: decay^(L + 1);
     - all others, which are heads, output projections, final norms and relative biases: 1.
 
@@ -105,7 +107,8 @@ def multiplied(
 ) -> dict[str, MultiplierRule]:
     """Return the rule of `optimizer.lr_multipliers` that matches a parameter, by the paths of those that one matches.
 
-    As in `optimizer.freeze`, `decoder/layers` are all layers, whatever the folder of their kind.
+    As in `optimizer.freeze`, `decoder/layers` are all layers, whatever the folder of their kind. Unlike there, it does
+    not match `LAMBDAS`, so that these can have rates of their own.
 
     Args:
       params: parameters, or a tree with the same paths. numbers: needed if the layers of a stack have several folders.
@@ -180,6 +183,8 @@ def _layers(path: str, x: Any, numbers: LayerNumbers) -> _Layers | None:
         stack, of_folder = "/".join(parts[:depth]), numbers.get("/".join(parts[: depth + 1]))
         if of_folder is not None or part == LAYERS:
             return _Layers(stack, range(x.shape[0]) if of_folder is None else of_folder)
+        if part in LAMBDAS:
+            return _Layers(stack, range(x.shape[0]))
     return None
 
 
@@ -204,8 +209,9 @@ def _frozen_layers(freeze: str, params: Params, numbers: LayerNumbers) -> Mappin
     """
     leaves, frozen = _leaves(params) if freeze else {}, {}
     for rule in parse_freeze(freeze):
-        # `decoder/layers` are all layers, whatever the folder of their kind.
-        matching = [path for path in leaves if any(rule.matches(name) for name in (path, _plain(path, numbers)))]
+        # `decoder/layers` are all layers, whatever the folder of their kind, with what they have outside of it.
+        names = {path: {path, _plain(path, numbers), _within_layers(path)} for path in leaves}
+        matching = [path for path in leaves if any(map(rule.matches, names[path]))]
         if not matching:
             raise ConfigError(
                 f"optimizer.freeze: '{rule.pattern}' matches no parameter; the beginning of a path, up to a slash or "
@@ -225,6 +231,12 @@ def _plain(path: str, numbers: LayerNumbers) -> str:
         if path.startswith(f"{folder}/"):
             return "/".join([*folder.split("/")[:-1], LAYERS, path.removeprefix(f"{folder}/")])
     return path
+
+
+def _within_layers(path: str) -> str:
+    """Return the path of an array of `LAMBDAS` as if its folder were in `layers`; any other path as it is."""
+    parts = path.split("/")
+    return "/".join(name for part in parts for name in ((LAYERS, part) if part in LAMBDAS else (part,)))
 
 
 def _layers_of(rule: FreezeRule, matching: Mapping[str, Any], numbers: LayerNumbers) -> dict[str, int | None]:
