@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_jax.config_file import read_config
-from transformer_jax.training.describe import rate_notes
+from transformer_jax.training.describe import rate_notes, rule_notes
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,20 @@ def test_a_rate_that_is_not_as_expected_is_said(fields, note):
     notes = rate_notes(read_config("quickstart", {"optimizer.learning_rate": 1e-3, **fields}))
     assert len(notes) == bool(note)
     assert note in "".join(notes)
+
+
+WITHOUT_NORMS = {"model.norm": "none", "model.norm_position": "post"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "warns"),
+    [
+        ({"optimizer.name": "muon", **WITHOUT_NORMS}, True),
+        ({"optimizer.name": "adam", **WITHOUT_NORMS}, False),
+        ({"optimizer.name": "muon"}, False),
+        ({"optimizer.name": "muon", "model.norm": "dyt"}, False),
+    ],
+)
+def test_muon_without_norms_is_a_warning_with_both_fields(fields, warns):
+    said = "".join(rule_notes(read_config("quickstart", {"optimizer.learning_rate": 1e-3, **fields})))
+    assert all((word in said) == warns for word in ("optimizer.name='muon'", "model.norm='none'", "0.001"))

@@ -13,6 +13,7 @@ from transformer_jax.nn.batch_norm import num_parameters
 from transformer_jax.parallel.processes import is_primary
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.freezing import multiplied, trained_part
+from transformer_jax.training.muon import MUON
 from transformer_jax.typing import Params
 
 
@@ -34,7 +35,7 @@ def describe(config: ExperimentConfig, plan: TrainingBatches, params: Params) ->
         f"{training.num_train_steps:,} steps are {training.num_train_steps / plan.batches_per_epoch:.1f} "
         f"epochs; {config.parallel.launcher} on {jax.device_count()} {jax.default_backend()} device(s)"
     )
-    for note in (*rate_notes(config), *multiplier_notes(config, params)):
+    for note in (*rate_notes(config), *rule_notes(config), *multiplier_notes(config, params)):
         say_once(note)
     evaluations, checkpoints = training.eval_every_steps, training.checkpoint_every_steps
     if training.keep_best and evaluations % checkpoints and checkpoints % evaluations:
@@ -76,6 +77,18 @@ def rate_notes(config: ExperimentConfig) -> list[str]:
             "every step, so nothing is learned"
         ]
     return []
+
+
+def rule_notes(config: ExperimentConfig) -> list[str]:
+    """Return a warning of an update rule that relies on norms, for a Transformer without them."""
+    model, optimizer = config.model, config.optimizer
+    if optimizer.name != MUON or model.norm != "none" or not model.is_transformer:
+        return []
+    return [
+        f"warning: optimizer.name='{MUON}' with model.norm='none': the update of a matrix is as large for a small "
+        "gradient as for a large one, and no norm bounds what a layer adds; at "
+        f"optimizer.learning_rate={optimizer.learning_rate:g} the training may diverge"
+    ]
 
 
 def multiplier_notes(config: ExperimentConfig, params: Params) -> list[str]:
