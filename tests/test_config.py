@@ -390,7 +390,21 @@ OF_LABELS = {"model__architecture": "encoder_only", "task__name": "classificatio
         ),
         (
             {"model__norm": "none", "model__norm_epsilon": 1e-5},
-            ["norm_epsilon=1e-05 has no effect with norm='none', only with 'layernorm', 'rmsnorm' and 'batchnorm'"],
+            [
+                "norm_epsilon=1e-05 has no effect with norm='none', only with 'layernorm', 'rmsnorm' and 'batchnorm', "
+                "or with qk_norm='rms', 'rms_full', 'layernorm' and 'l2', or with mixer='gated_delta'; its default is"
+            ],
+        ),
+        (
+            {"model__norm": "none", "model__qk_norm": "l2", "model__norm_scale": "offset"},
+            [
+                "model.norm_scale='offset' has no effect with norm='none', only with 'layernorm', 'rmsnorm', "
+                "'batchnorm' and 'dyt', or with qk_norm='rms', 'rms_full' and 'layernorm'; its default is 'learned'"
+            ],
+        ),
+        (
+            {"model__architecture": "recurrent", "model__norm_epsilon": 1e-5},
+            ["has no effect with architecture='recurrent', only with 'encoder_decoder', 'decoder_only' and 'encoder_"],
         ),
         (
             {"model__architecture": "decoder_only", "model__norm": "batchnorm"},
@@ -420,6 +434,13 @@ def test_a_head_of_labels_may_begin_at_zero_whatever_the_output_is_tied_to():
     "changes",
     [
         {"model__num_heads": 7, "model__head_dim": 64},
+        {"model__norm": "dyt", "model__qk_norm": "l2", "model__norm_epsilon": 1e-5},
+        {"model__norm": "none", "model__qk_norm": "rms", "model__norm_scale": "none", "model__norm_epsilon": 1e-5},
+        {
+            **{"model__architecture": "decoder_only", "task__name": "language_model", "model__norm": "none"},
+            **{"model__layer_pattern": "GA", "model__layer_kinds": "G: mixer=gated_delta; A:"},
+            "model__norm_epsilon": 1e-5,
+        },
         {"model__emb_dim": 9, "model__num_heads": 3, "model__position_encoding": "none"},
         {"model__relative_num_buckets": 7},
         {"model__position_encoding": "learned", "model__max_length": 128},

@@ -290,6 +290,13 @@ def words(**fields):
     return described(model_columns(config_of(**fields)))
 
 
+def test_gains_that_only_norms_of_queries_and_keys_have_are_named_in_attention():
+    fields = {"qk_norm": "rms", "norm_scale": "offset"}
+    assert "qk_norm=rms, norm_scale=offset" in words(**fields, norm="none")
+    assert "norm_scale" not in words(**fields)  # the norms say it
+    assert "norm_scale" not in words(norm="none", qk_norm="rms")
+
+
 def test_the_order_of_norm_sublayer_and_sum():
     fields = {**LABELS, "num_encoder_layers": 2, "dropout_rate": 0.1, "embedding_dropout_rate": 0.0}
     post, pre = (words(**fields, norm_position=position) for position in ("post", "pre"))

@@ -215,6 +215,11 @@ def test_gains_of_another_form_are_refused():
     for theirs, ours in (("learned", "offset"), ("offset", "learned")):
         with pytest.raises(CheckpointError, match=rf"has model\.norm_scale='{theirs}', but the config has '{ours}'"):
             check({"norm_scale": theirs}, {"norm_scale": ours})
+    of_heads = {"norm": "none", "qk_norm": "rms"}
+    with pytest.raises(CheckpointError, match=r"has model\.norm_scale='learned', but the config has 'offset'"):
+        check(of_heads, {**of_heads, "norm_scale": "offset"})
+    check({**of_heads, "qk_norm": "l2"}, {**of_heads, "norm_scale": "offset"})  # no array is in both
+    check({"norm": "none"}, {**of_heads, "norm_scale": "offset"})
     check({"norm_scale": "offset"}, {"norm_scale": "offset"})
     check({"norm": "none"}, {"norm_scale": "offset"})
     check({"norm_scale": "none"}, {"norm_scale": "offset"})  # the missing arrays are named elsewhere

@@ -105,12 +105,13 @@ def field(default: Any, doc: str, **metadata: Any) -> Any:
 
     All kinds of fields may have this metadata: `hyper`, `switch`, `host`, `rounding` and `bookkeeping` (see the
     package's docstring), and `read_by`, which maps the dotted name of a choice to the values with which this field is
-    read. Setting the field with another value of that choice is an error. `used_with` has the form of `read_by`: with
-    another value the field has no effect, but may be set. `derived_from` has the dotted names of the fields from which
-    a default of None is derived. `place` of a rate of dropout is its field of `nn.dropout.DropoutRates`. `per_layer`:
-    layers may differ in it (config/layers.py); `structure`: and then have other parameters. `of_attention`: a diagram
-    names its value in the block of attention. `evaluated`: a `hyper` field that changes the function of the model, not
-    only its training. `initial`: a field on which only the initial parameters depend.
+    read. Setting the field with another value of that choice is an error. `or_read_by` has more such mappings: the
+    field is read too if one of them holds. `used_with` has the form of `read_by`: with another value the field has no
+    effect, but may be set. `derived_from` has the dotted names of the fields from which a default of None is derived.
+    `place` of a rate of dropout is its field of `nn.dropout.DropoutRates`. `per_layer`: layers may differ in it
+    (config/layers.py); `structure`: and then have other parameters. `of_attention`: a diagram names its value in the
+    block of attention. `evaluated`: a `hyper` field that changes the function of the model, not only its training.
+    `initial`: a field on which only the initial parameters depend.
     """
     return dataclasses.field(default=default, metadata={"doc": doc, **metadata})
 

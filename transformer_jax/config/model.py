@@ -41,6 +41,8 @@ NORMS_OVER_BATCH = ("batchnorm",)
 """The values of `model.norm` whose statistics are over the tokens of a batch: `nn.norms.NormKind.over_batch`."""
 INSIDE_NORMS = ("sandwich", "output", "peri")
 """The values of `model.norm_position` that normalise the output of a sub-layer: `nn.residual.NormPosition.inside`."""
+WITHOUT_HEAD_GAINS = ("none", "l2")
+"""The values of `model.qk_norm` that have no gains of the form of `norm_scale`."""
 ATTENTION = "attention"
 """The value of `model.mixer` whose state of decoding is keys and values. All others read in one direction only."""
 _NORMALISED = _OF_TRANSFORMERS | {"model.norm": Choices(_NORMS, without=("none",))}
@@ -175,12 +177,17 @@ class ModelConfig:
         "added to the variance before the square root",
         0.0,
         read_by=_OF_TRANSFORMERS | {"model.norm": Choices(_NORMS, without=("none", "dyt"))},
+        or_read_by=(
+            _WITH_ATTENTION | {"model.qk_norm": Choices(_QK_NORMS, without=("none",))},
+            _OF_TRANSFORMERS | {"model.mixer": ("gated_delta",)},
+        ),
     )
     norm_scale: str = choice(
         "learned",
         "transformer_jax.nn.norms:NORM_SCALES",
         "gains of norms, and of `qk_norm`: learned, first 1; `none`; or `offset`, 1 + w with a learned w, first 0",
         read_by=_NORMALISED,
+        or_read_by=(_WITH_ATTENTION | {"model.qk_norm": Choices(_QK_NORMS, without=WITHOUT_HEAD_GAINS)},),
     )
     parallel: str = choice(
         "none",

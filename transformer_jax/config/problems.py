@@ -7,7 +7,7 @@ import functools
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_jax.config.fields import chosen_names, is_from_outside
 from transformer_jax.config.sections import base_type, extending, field_types, section_class, sections, values_of, walk
@@ -81,12 +81,17 @@ def unread_fields(config: Any) -> Iterator[str]:
         unread = _unread(config, section_name, section, choosers)
         for field in shared:
             if field.name in unread and _is_set(section, field):
-                chooser, chosen, readers = unread[field.name]
-                place = chooser.removeprefix(f"{section_name}.")
-                value = getattr(section, field.name)
+                first, *others = unread[field.name]
+                place, value = first.chooser.removeprefix(f"{section_name}."), getattr(section, field.name)
                 yield (
-                    f"{section_name}.{field.name}={value!r} has no effect with {place}='{chosen}'"
-                    + (f", only with {_listed([*map(repr, readers)])}" if readers else "")
+                    f"{section_name}.{field.name}={value!r} has no effect with {place}='{first.chosen}'"
+                    + (f", only with {_listed([*map(repr, first.readers)])}" if first.readers else "")
+                    + "".join(
+                        f", or with {other.chooser.removeprefix(f'{section_name}.')}="
+                        f"{_listed([*map(repr, other.readers)])}"
+                        for other in others
+                        if other.readers and other.chooser != first.chooser
+                    )
                     + ("" if field.default in (None, dataclasses.MISSING) else f"; its default is {field.default!r}")
                     + _read_instead(field.name, [f.name for f in shared if f.name not in unread])
                 )
@@ -108,9 +113,9 @@ def unread_by(config: Any) -> dict[str, str]:
     """Return every field that the choices of the config do not read, and the choice, by dotted names."""
     choosers = _choosers(config)
     return {
-        f"{section_name}.{name}": chooser
+        f"{section_name}.{name}": first.chooser
         for section_name, section in sections(config)
-        for name, (chooser, _, _) in _unread(config, section_name, section, choosers).items()
+        for name, (first, *_) in _unread(config, section_name, section, choosers).items()
     }
 
 
@@ -119,24 +124,47 @@ def _choosers(config: Any) -> dict[str, tuple[dataclasses.Field, Any]]:
     return {name: (field, value) for name, field, value in walk(config) if "choices" in field.metadata}
 
 
+class _Unread(NamedTuple):
+    """A choice with which a field is not read, its value, and the values that would read the field."""
+
+    chooser: str
+    chosen: str
+    readers: Collection[str]
+
+
 def _unread(
     config: Any, section_name: str, section: Any, choosers: Mapping[str, tuple[dataclasses.Field, Any]]
-) -> dict[str, tuple[str, str, Collection[str]]]:
-    """Return the unread fields of a section by name: the choice, its value, and the values that read the field."""
+) -> dict[str, list[_Unread]]:
+    """Return the unread fields of a section by name, each with what `read_by` and all of `or_read_by` lack."""
     unread = {}
-    order = {name: number for number, name in enumerate(choosers)}
-    asked = [name for name, (field, chosen) in choosers.items() if is_from_outside(field, chosen)]
-    for field, read_by in _read_by(type(config), section_name, type(section)):
-        for chooser in sorted({*(order.keys() & read_by), *asked}, key=order.__getitem__):
-            chooser_field, chosen = choosers[chooser]
-            values = _in_layers(config, chooser, chooser_field, chosen)
-            asked_first = next((value for value in values if is_from_outside(chooser_field, value)), chosen)
-            readers = _readers(
-                f"{section_name}.{field.name}", read_by.get(chooser), chooser, chooser_field, asked_first
-            )
-            if readers is not None and not {*readers} & {*values}:
-                unread.setdefault(field.name, (chooser, values[0], readers))
+    asked = {name for name, (field, chosen) in choosers.items() if is_from_outside(field, chosen)}
+    for field, ways in _read_by(type(config), section_name, type(section)):
+        found = [_lacking(config, f"{section_name}.{field.name}", way, choosers, asked) for way in ways]
+        lacking = [one for one in found if one is not None]
+        if len(lacking) == len(ways):
+            unread[field.name] = lacking
     return unread
+
+
+def _lacking(
+    config: Any,
+    name: str,
+    read_by: Mapping[str, Any],
+    choosers: Mapping[str, tuple[dataclasses.Field, Any]],
+    asked: Collection[str],
+) -> _Unread | None:
+    """Return the first choice whose value does not read the field with a dotted name; None if there is none.
+
+    Args: read_by: the values that read it, by choice. asked: choices whose objects from outside are asked too.
+    """
+    for chooser in (name for name in choosers if name in read_by or name in asked):
+        chooser_field, chosen = choosers[chooser]
+        values = _in_layers(config, chooser, chooser_field, chosen)
+        asked_first = next((value for value in values if is_from_outside(chooser_field, value)), chosen)
+        readers = _readers(name, read_by.get(chooser), chooser, chooser_field, asked_first)
+        if readers is not None and not {*readers} & {*values}:
+            return _Unread(chooser, values[0], readers)
+    return None
 
 
 def _in_layers(config: Any, chooser: str, field: dataclasses.Field, chosen: Any) -> list[Any]:
@@ -146,15 +174,19 @@ def _in_layers(config: Any, chooser: str, field: dataclasses.Field, chosen: Any)
 
 
 @functools.cache
-def _read_by(config: Any, section_name: str, section: Any) -> list[tuple[dataclasses.Field, Mapping[str, Any]]]:
-    """Return the fields that a class of configs declares for a section, and the values that read each, by choice."""
+def _read_by(config: Any, section_name: str, section: Any) -> list[tuple[dataclasses.Field, list[Mapping[str, Any]]]]:
+    """Return the fields that a class of configs declares for a section, and the values that read each, by choice.
+
+    A field with `or_read_by` has several such mappings, of which one is enough.
+    """
     declared = field_types(field_types(config)[section_name])
     of_section = config.__dataclass_fields__[section_name].metadata.get("read_by", {})
-    return [
-        (field, {**of_section, **field.metadata.get("read_by", {})})
-        for field in dataclasses.fields(section)
-        if field.name in declared
-    ]
+    found: list[tuple[dataclasses.Field, list[Mapping[str, Any]]]] = []
+    for field in dataclasses.fields(section):
+        if field.name in declared:
+            ways = field.metadata.get("read_by", {}), *field.metadata.get("or_read_by", ())
+            found.append((field, [{**of_section, **way} for way in ways]))
+    return found
 
 
 def _readers(

@@ -375,6 +375,8 @@ def _named_values(config: ModelConfig) -> Iterator[str]:
     for field in dataclasses.fields(config):
         if field.metadata.get("of_attention") and (value := getattr(config, field.name)) != field.default:
             yield f"{field.name}={value}"
+    if config.norm == "none" and config.norm_scale != "learned":  # no other norm says it
+        yield f"norm_scale={config.norm_scale}"
 
 
 def _own_values(config: ModelConfig, choice: str) -> Iterator[str]:

@@ -35,6 +35,7 @@ from transformer_jax.config import (
     layer_numbers,
     unread_by,
 )
+from transformer_jax.config.model import WITHOUT_HEAD_GAINS
 from transformer_jax.config.recurrent import fields_of_missing_stacks
 from transformer_jax.data.side_files import stored_labels, stored_tokenizer
 from transformer_jax.data.tokenizers import with_added_tokens
@@ -303,7 +304,9 @@ def _check_inputs(name: str, source: Mapping[str, Any], model: ModelConfig) -> N
 def _check_gains(name: str, source: Mapping[str, Any], model: ModelConfig) -> None:
     """Raise CheckpointError if the gains of norms have another form there: the same array would mean another gain."""
     theirs, ours = source["norm_scale"], model.norm_scale
-    if {theirs, ours} == {"learned", "offset"} and "none" not in (source["norm"], model.norm):
+    both_have = "none" not in (source["norm"], model.norm)
+    both_have |= not {source["qk_norm"], model.qk_norm}.intersection(WITHOUT_HEAD_GAINS)
+    if {theirs, ours} == {"learned", "offset"} and both_have:
         raise CheckpointError(
             f"{name}: has model.norm_scale='{theirs}', but the config has '{ours}', with which its gains would mean "
             "something else; set it as in the checkpoint"
