@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
 from ml_collections import ConfigDict
 
@@ -357,6 +359,20 @@ def test_a_field_that_a_built_in_task_or_its_extension_does_not_read(task):
         text = message(**values)
         assert f"{name}={value!r} has no effect with task.name='{task}', only with '" in text, name
         assert part in text
+
+
+def test_a_head_of_labels_from_outside_may_begin_at_zero():
+    """With a tied output too; a task whose outputs may be logits over the vocabulary needs one that is not tied."""
+    model = {**ENCODER, "zero_head": True}
+    config = from_values(model=model, task={"name": f"{__name__}:Sentiment"})
+    assert config.model.tie_output
+    head = TASKS[config.task.name].head(config.task, config.model)
+    params = head.init(jax.random.key(0), jnp.ones((2, 3, config.model.emb_dim)), {}, None)["params"]
+    assert params["output"]["kernel"].shape == (config.model.emb_dim, config.task.num_labels)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(params))
+    said = "model.zero_head=True cannot be used with model.tie_output=True"
+    assert said in message(model=model, task={"name": ANYTHING})
+    assert from_values(model={**model, "tie_output": False}, task={"name": ANYTHING}).model.zero_head
 
 
 def test_a_second_text_that_nothing_reads():

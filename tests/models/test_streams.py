@@ -17,6 +17,8 @@ from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models.architecture import init_params, parameter_axes
 from transformer_jax.nn.axes import axes_of
+from transformer_jax.nn.layer import Layer
+from transformer_jax.nn.layer_inputs import LayerInputs
 from transformer_jax.nn.masks import causal_mask
 from transformer_jax.nn.stack import Stack
 from transformer_jax.training import init_from
@@ -88,6 +90,29 @@ def test_parallel_parts_are_a_serial_layer_where_attention_adds_nothing():
         assert np.abs(outputs[parallel] - through(config, params, 2 * X)).max() > 0.1
     assert_close(outputs["one_norm"], outputs["none"], 1e-6)
     assert_close(outputs["two_norms"], outputs["none"], 1e-6)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def one_layer(config, params, x):
+    """Return the output of a layer [B, T, D] by itself, without the final norm of its stack."""
+    inputs = LayerInputs(jnp.arange(x.shape[1])[None], causal_mask(x.shape[1]), None)
+    return Layer(config, 1).apply({"params": params}, x, inputs).x
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["none", "one_norm", "two_norms"])
+def test_parallel_parts_add_what_each_of_them_adds_alone(parallel):
+    """So the feed-forward part reads the input of the layer. One that follows attention adds something else."""
+    config = tiny(**{**DECODER, "num_decoder_layers": 1}, parallel=parallel)
+
+    def added(*zero):
+        params = stack_params(config, **{f"{part}/out/{name}": 0.0 for part in zero for name in ("kernel", "bias")})
+        return np.asarray(one_layer(config, jax.tree.map(lambda leaf: leaf[0], params["layers"]), X) - X, np.float64)
+
+    both, attention, feed_forward = added(), added("feed_forward"), added("self_attention")
+    assert min(np.abs(attention).max(), np.abs(feed_forward).max()) > 0.1
+    difference = np.abs(both - attention - feed_forward).max()
+    assert difference > 0.1 if parallel == "none" else difference < 1e-5
 
 
 @functools.cache

@@ -7,11 +7,13 @@ import pytest
 import reference
 from support import assert_close, slow_but, tiny
 
-from transformer_jax.nn.attention import MultiHeadAttention, dot_product_attention, key_bias_matters
+from transformer_jax.config.model import WITHOUT_HEAD_GAINS
+from transformer_jax.nn import positions
+from transformer_jax.nn.attention import QK_NORMS, MultiHeadAttention, dot_product_attention, key_bias_matters
 from transformer_jax.nn.dropout import Dropout, DropoutRates, keep_mask
 from transformer_jax.nn.kv_cache import KeyValue, cache_layout, cached_attention
 from transformer_jax.nn.masks import AttentionMask
-from transformer_jax.nn.positions import ENCODINGS
+from transformer_jax.nn.positions import ENCODINGS, LinearBias
 from transformer_jax.nn.softmax import attention_weights, masked_softmax
 
 B, T, S, N, H, HV = 2, 3, 5, 4, 6, 7
@@ -305,6 +307,12 @@ def test_a_sink_is_a_key_without_a_value():
 NORMS = ("rms", "rms_full", "layernorm", "l2")
 
 
+def test_the_config_knows_which_norms_of_heads_have_gains():
+    without = {name for name, norm in QK_NORMS.items() if norm is None or norm.learns_scale}
+    assert without == {*WITHOUT_HEAD_GAINS}
+    assert {*NORMS} == {name for name, norm in QK_NORMS.items() if norm is not None}
+
+
 def of_tokens(config, params, x):
     """Return the output [B, T, D] of self-attention over x, its queries and its keys."""
     module = MultiHeadAttention(config, 2)
@@ -356,6 +364,29 @@ def test_the_norm_before_and_after_the_rotation():
                     params[of] = {"scale": jnp.full_like(params[of]["scale"], gains)}
             outputs.append(np.asarray(of_tokens(config, params, x)[0]))
         assert (np.abs(outputs[0] - outputs[1]).max() < 1e-4) == same, name
+
+
+def test_a_rotation_of_no_dimension_is_no_positions():
+    """Bit for bit: outputs, queries and keys. A rotation of half of them is something else."""
+    x, plain = normal(B, T, 16), tiny(position_encoding="none")
+    params = random_attention(plain)
+    expected = of_tokens(plain, params, x)
+    for fraction, same in ((0.0, True), (0.5, False)):
+        found = of_tokens(tiny(position_encoding="rotary", rotary_fraction=fraction), params, x)
+        assert [np.array_equal(*pair) for pair in zip(found, expected, strict=True)] == [same] * 3
+
+
+def test_linear_biases_with_slopes_of_0_are_no_positions(monkeypatch):
+    """Bit for bit; with their own slopes they are something else."""
+    query, key, value = normal(B, T, N, H), normal(B, T, N, H), normal(B, T, N, HV)
+    expected, numbers = dot_product_attention(query, key, value).output, jnp.arange(T)[None]
+    assert tiny().num_heads == N
+    for slopes, same in ((None, False), ((0.0,) * N, True)):
+        if slopes is not None:
+            monkeypatch.setattr(positions, "alibi_slopes", lambda heads, slopes=slopes: slopes)
+        bias = LinearBias(tiny(position_encoding="alibi"), True).apply({}, numbers, numbers)
+        found = dot_product_attention(query, key, value, bias=bias).output
+        assert np.array_equal(found, expected) == same
 
 
 def test_the_learned_scale_begins_at_10_and_a_sink_at_0():

@@ -259,8 +259,11 @@ class ExperimentConfig:
 
     def _head_problems(self) -> Iterator[str]:
         """Yield the problem of a first value of the output layer that is a table of embeddings."""
-        model, task = self.model, self.task.name
-        over_vocabulary = task in PREDICTING_TOKENS or not _table(TaskConfig, "name").is_built_in(task)
+        model, task, table = self.model, self.task.name, _table(TaskConfig, "name")
+        over_vocabulary = task in PREDICTING_TOKENS
+        if model.zero_head and not table.is_built_in(task):
+            # A task from outside says so by what it reads: a cap of the logits over the vocabulary.
+            over_vocabulary = table[task].reads_field({"model", "model.output_logit_cap", "output_logit_cap"})
         if model.zero_head and model.tie_output and model.inputs == "tokens" and over_vocabulary:
             yield (
                 "model.zero_head=True cannot be used with model.tie_output=True: the output layer is the embedding "
