@@ -164,6 +164,7 @@ USES = {
         f"model.{field}": lambda _, value, field=field: recurrent(field, value)
         for field in ("cell", "bridge", "attention", "deep_output")
     },
+    "model.residual_lambdas_init": lambda _, value: shapes(tiny(residual_lambdas=True, residual_lambdas_init=value)),
     "model.inputs": lambda _, value: reads(value),
     "data.colours": lambda _, value: drawings(colours=value),
     "data.resize": lambda _, value: resized(value),

@@ -128,7 +128,8 @@ DRAWN = {
 """By the name of a field: other fields, and two values that give two pictures."""
 NOT_DRAWN = {
     *("pixel_mean", "pixel_std", "norm_epsilon"),  # constants
-    *("init", "init_std", "init_range", "zero_init_outputs", "zero_head", "decoder_start_id", "dtype"),
+    *("init", "init_std", "init_range", "zero_init_outputs", "zero_head", "residual_lambdas_init", "decoder_start_id"),
+    "dtype",
     *("attention_implementation", "recurrent_implementation", "scan_layers", "remat"),  # how, not what
 }
 

@@ -130,6 +130,7 @@ OF_PARAMETERS = {
     "init_range": (0.5, {"init": "uniform"}),
     "zero_init_outputs": (True, {}),
     "residual_scale_init": (0.5, {"residual_scale": "vector"}),
+    "residual_lambdas_init": ("by_depth", {"residual_lambdas": True}),
     "zero_head": (True, {"tie_output": False}),
 }
 
@@ -219,7 +220,10 @@ def test_a_field_of_tasks_is_not_read_by_the_model(field):
     assert computation(before) == computation(after)
 
 
-@pytest.mark.parametrize("field", OF_PARAMETERS)
+@pytest.mark.parametrize(
+    "field",
+    [pytest.param(f, marks=pytest.mark.slow) if f == "residual_lambdas_init" else f for f in OF_PARAMETERS],
+)
 def test_fields_of_parameters(field):
     value, others = OF_PARAMETERS[field]
     before, after = (ModelConfig(**SMALL | others | changed).resolved() for changed in ({}, {field: value}))
@@ -227,6 +231,7 @@ def test_fields_of_parameters(field):
     path = {
         "zero_head": ("output", "kernel"),
         "residual_scale_init": ("decoder", "layers", "feed_forward_residual", "scale"),
+        "residual_lambdas_init": ("decoder", "input_lambdas", "scale"),
     }.get(field, ("decoder", "layers", "feed_forward", "out", "kernel"))
 
     def initial(config):

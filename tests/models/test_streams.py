@@ -20,7 +20,7 @@ from transformer_jax.nn.axes import axes_of
 from transformer_jax.nn.layer import Layer
 from transformer_jax.nn.layer_inputs import LayerInputs
 from transformer_jax.nn.masks import causal_mask
-from transformer_jax.nn.stack import Stack
+from transformer_jax.nn.stack import LAMBDA_INITS, Lambdas, Stack
 from transformer_jax.training import init_from
 from transformer_jax.training.optimizers import DECAY_MASKS
 
@@ -67,6 +67,25 @@ def test_lambdas_of_a_stack_that_is_the_identity():
     assert_close(through(config, params, X), (((r[0] + s[0]) * r[1] + s[1]) * r[2] + s[2]) * X, 1e-6)
     params = stack_params(config, **zero, **{"stream_lambdas/scale": 1.0, "input_lambdas/scale": 0.0})
     np.testing.assert_array_equal(through(config, params, X), X)
+
+
+def test_initial_lambdas_fall_with_depth():
+    """From r 1.15 and s 0.2 of the first layer to 1.05 and 0.05 of the last; of one layer they are the former."""
+    r, s = ((LAMBDA_INITS["by_depth"][number]) for number in (0, 1))
+    for layers, streams, inputs in ((4, [1.15, 1.15 - 0.1 / 3, 1.15 - 0.2 / 3, 1.05], [0.2, 0.15, 0.1, 0.05]),
+                                    (1, [1.15], [0.2])):  # fmt: skip
+        for ends, expected in ((r, streams), (s, inputs)):
+            scale = Lambdas(layers, *ends).init(jax.random.key(0))["params"]["scale"]
+            assert_close(scale, expected, 1e-6)
+
+
+@pytest.mark.slow
+def test_initial_lambdas_of_a_model_fall_with_depth_in_every_stack():
+    config = tiny(num_encoder_layers=2, num_decoder_layers=3, residual_lambdas=True, residual_lambdas_init="by_depth")
+    params = jax.jit(lambda: init_params(config, 0))()
+    assert_close(params["encoder"]["stream_lambdas"]["scale"], [1.15, 1.05], 1e-6)
+    assert_close(params["decoder"]["stream_lambdas"]["scale"], [1.15, 1.1, 1.05], 1e-6)
+    assert_close(params["decoder"]["input_lambdas"]["scale"], [0.2, 0.125, 0.05], 1e-6)
 
 
 def test_lambdas_of_1_and_0_are_the_plain_stack():
@@ -219,6 +238,11 @@ ONE_NORM = {"norm_position": "pre", "parallel": "one_norm"}
             ("residual_lambdas=True", "architecture='recurrent'"),
         ),
         ({"norm_position": "sandwhich"}, ("did you mean 'sandwich'?",)),
+        ({"residual_lambdas_init": "by_depth"}, ("residual_lambdas_init='by_depth'", "residual_lambdas=False")),
+        (
+            {"architecture": "recurrent", "residual_lambdas_init": "by_depth"},
+            ("residual_lambdas_init='by_depth'", "architecture='recurrent'"),
+        ),
     ],
 )
 def test_what_has_no_meaning_together_is_refused_with_both_fields(fields, words):

@@ -221,7 +221,15 @@ class ModelConfig:
     residual_lambdas: bool = field(
         False,
         "before every layer x becomes r x + s x0, with x0 the input of the stack, and two learned numbers r and s per "
-        "layer, initially 1 and 0",
+        "layer; see residual_lambdas_init",
+        read_by=_OF_TRANSFORMERS,
+    )
+    residual_lambdas_init: str = choice(
+        "identity",
+        "transformer_jax.nn.stack:LAMBDA_INITS",
+        "initial values of residual_lambdas: r 1 and s 0; or both falling with depth, as in nanochat, r from 1.15 to "
+        "1.05 and s from 0.2 to 0.05",
+        initial=True,
         read_by=_OF_TRANSFORMERS,
     )
     position_encoding: str = choice(
@@ -751,6 +759,11 @@ class ModelConfig:
                     f"norm='{self.norm}' cannot be used with {name}={getattr(self, name)!r}: no work has studied them "
                     "together; use norm='layernorm' or 'rmsnorm'"
                 )
+        if self.residual_lambdas_init != "identity" and not self.residual_lambdas:
+            yield (
+                f"residual_lambdas_init='{self.residual_lambdas_init}' has no effect with residual_lambdas=False; set "
+                "residual_lambdas=true"
+            )
         outside = outside_object(self, "norm_position")
         if self.zero_init_outputs and (self.norm_position in INSIDE_NORMS if outside is None else outside.inside):
             yield (

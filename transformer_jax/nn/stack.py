@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -71,15 +71,30 @@ class StackState(NamedTuple):
         return jnp.maximum(self.positions, 0)
 
 
+LAMBDA_INITS = {
+    "identity": ((1.0, 1.0), (0.0, 0.0)),
+    "by_depth": ((1.15, 1.05), (0.2, 0.05)),
+}
+"""By the values of `model.residual_lambdas_init`: r of the first and of the last layer, and s of both."""
+
+
 class Lambdas(nn.Module):
-    """Owns `scale` [L]: one number per layer."""
+    """Owns `scale` [L]: one number per layer, at first on a line from `first` to `last`."""
 
     num_layers: int
-    initial: float
+    first: float
+    last: float
 
     @nn.compact
     def __call__(self) -> Float[Array, " L"]:
-        return self.param("scale", nn.initializers.constant(self.initial), (self.num_layers,))
+        return self.param("scale", _on_a_line(self.first, self.last), (self.num_layers,))
+
+
+def _on_a_line(first: float, last: float) -> Callable[..., Array]:
+    """Return an initialiser of vectors."""
+    if first == last:
+        return nn.initializers.constant(first)
+    return lambda key, shape: jnp.linspace(first, last, *shape)
 
 
 class Features(NamedTuple):
@@ -103,7 +118,8 @@ class Stack(nn.Module):
 
     With `model.residual_lambdas`, layer l reads r_l x + s_l x_0 in place of x, with x_0 the input of the stack, after
     dropout and the norm of the embedding if there are any, and learned numbers r_l, initially 1, and s_l, initially 0
-    (as in the code of modded-nanogpt and nanochat).
+    (as in the code of modded-nanogpt and nanochat). With `residual_lambdas_init=by_depth` they are initially
+    1.15 - 0.1 d and 0.2 - 0.15 d at the depth d = l / (L - 1), l = 0, ..., L - 1 (as in later code of nanochat).
 
     The layers fold 0 to L - 1 into the seed of dropout, the embedder L, the end of the stack L + 1, and the head of a
     model of one stack L + 2.
@@ -134,7 +150,9 @@ class Stack(nn.Module):
             own = self.configs[self.folders.index(name)]
             setattr(self, name, created(own, self.num_layers, self.cross_attends, self.return_weights))
         if config.residual_lambdas:
-            self.stream_lambdas, self.input_lambdas = Lambdas(self.num_layers, 1.0), Lambdas(self.num_layers, 0.0)
+            of_stream, of_input = LAMBDA_INITS[config.residual_lambdas_init]
+            self.stream_lambdas = Lambdas(self.num_layers, *of_stream)
+            self.input_lambdas = Lambdas(self.num_layers, *of_input)
         if has_final_norm(config):
             self.final_norm = make_norm(config)
 
