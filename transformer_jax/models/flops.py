@@ -11,6 +11,8 @@ from transformer_jax.config import ModelConfig, layer_configs
 from transformer_jax.nn import attention
 from transformer_jax.nn.feed_forwards import FEED_FORWARDS
 from transformer_jax.nn.mixers import MIXERS, Tokens
+from transformer_jax.nn.residual import has_embedding_norm
+from transformer_jax.nn.stack import kept_elements
 
 
 class StackCost(NamedTuple):
@@ -144,11 +146,16 @@ def activation_bytes(config: ModelConfig, stacks: Sequence[StackCost], loss_chun
 
         layer           E (B T (14 D + M F) + 3 B N T^2)                           M = 2, gated 4
         with memory     E (B T (24 D + M F) + 3 B N (T^2 + T S))                   with attention weights
-        embeddings      E 6 D B T
+        norms inside    E 3 D B T of every sub-layer with another norm             `sandwich`, `peri`; not `output`
+        other fields    E D B T of every sub-layer with `residual_scale`, and of every layer with `residual_lambdas`;
+                        E -4 D B T of a layer with `parallel=one_norm`, -3 with `two_norms`; caps of logits and
+                        norms of queries and keys as `nn.attention.activation_bytes` says
+        embeddings      E 6 D B T, with a norm 9
         logits          12 B T V / loss_chunks                                     and their gradients, float32; none
                                                                                    of images
 
-    and all of it is in memory at once. With `remat` a layer keeps less, and either one layer or the logits are in
+    and all of it is in memory at once. What fields add was read off layers that are not looped; in a loop, caps and
+    `residual_scale` add twice as much. With `remat` a layer keeps less, and either one layer or the logits are in
     memory in full:
 
         full            E D a token
@@ -165,7 +172,7 @@ def activation_bytes(config: ModelConfig, stacks: Sequence[StackCost], loss_chun
     config = config.resolved()
     element, width = jnp.dtype(config.dtype).itemsize, config.emb_dim
     whole = [_whole_layer(layer, stack) for stack in stacks for layer in stack.layers]  # bytes of each layer
-    embeddings = element * 6 * width * sum(stack.tokens for stack in stacks)
+    embeddings = element * (9 if has_embedding_norm(config) else 6) * width * sum(stack.tokens for stack in stacks)
     logits = 12 * stacks[-1].tokens * config.vocab_size // loss_chunks if config.inputs == "tokens" else 0
     if config.remat not in ("dots", "full"):
         return sum(whole) + embeddings + logits
@@ -184,7 +191,10 @@ def activation_bytes(config: ModelConfig, stacks: Sequence[StackCost], loss_chun
 def _whole_layer(config: ModelConfig, stack: StackCost) -> int:
     """Return the bytes that the backward pass of a layer needs."""
     width = (24 if stack.memory_length else 14) * config.emb_dim
+    width += kept_elements(config, cross_attends=bool(stack.memory_length))
     total = jnp.dtype(config.dtype).itemsize * stack.tokens * width
     total += MIXERS[config.mixer].kept_bytes(config, stack.seen)
-    total += attention.activation_bytes(config, stack.tokens * stack.memory_length)
+    if stack.memory_length:
+        pairs = stack.tokens * stack.memory_length
+        total += attention.activation_bytes(config, stack.tokens, stack.rows * stack.memory_length, pairs)
     return total + FEED_FORWARDS[config.feed_forward].kept_bytes(config, stack.tokens)

@@ -359,9 +359,17 @@ def forward_flops(config: ModelConfig, tokens: int, memory_tokens: int, pairs: i
     return of_maps + 2 * pairs * config.num_heads * head
 
 
-def activation_bytes(config: ModelConfig, pairs: int) -> int:
-    """Return roughly the bytes that the backward pass of one attention needs beside its input and output: its weights.
+def activation_bytes(config: ModelConfig, tokens: int, memory_tokens: int, pairs: int) -> int:
+    """Return roughly the bytes that the backward pass of one attention needs beside its input and output.
 
-    They are 3 N elements of `config.dtype` for each pair of a query and a key.
+    In elements of `config.dtype` they are
+
+        pairs 3 N                                  weights; with `attention_logit_cap` 4 N
+        (tokens N + memory_tokens K) 3.5 H         with `qk_norm`
+
+    Sinks add next to nothing. Arguments as in `forward_flops`.
     """
-    return 3 * pairs * config.num_heads * jnp.dtype(config.dtype).itemsize
+    elements = (3 if config.attention_logit_cap is None else 4) * pairs * config.num_heads
+    if config.qk_norm != "none":
+        elements += 7 * (tokens * config.num_heads + memory_tokens * config.num_kv_heads) * config.head_dim // 2
+    return elements * jnp.dtype(config.dtype).itemsize

@@ -151,6 +151,16 @@ class Layer(nn.Module):
         return self.project_memory(inputs.memory)
 
 
+def kept_elements(config: ModelConfig, cross_attends: bool) -> int:
+    """Return roughly the elements a token that the backward pass of a layer needs more for fields of its sums.
+
+    They are `residual.kept_elements` for every sum. Parallel parts need 4 D fewer, or with a norm for each 3 D fewer.
+    """
+    num_norms = PARALLEL[config.parallel]
+    parallel = (num_norms - 5) * config.emb_dim if num_norms else 0
+    return (3 if cross_attends else 2) * residual.kept_elements(config) + parallel
+
+
 def parameter_axes(config: ModelConfig) -> dict[str, Axes]:
     """Return the axes of the parameters of the layers of a model, by the end of their paths.
 

@@ -58,6 +58,10 @@ def _attention_flops(config: ModelConfig, tokens: Tokens) -> int:
     return attention.forward_flops(config, tokens.number, tokens.number, tokens.number * tokens.length)
 
 
+def _attention_bytes(config: ModelConfig, tokens: Tokens) -> int:
+    return attention.activation_bytes(config, tokens.number, tokens.number, tokens.number * tokens.length)
+
+
 def _attention_hidden_flops(config: ModelConfig, tokens: Tokens) -> int:
     visible = attention.visible_pairs(config, tokens.length, tokens.causal)
     return attention.forward_flops(config, 0, 0, tokens.rows * (tokens.length**2 - visible))
@@ -74,7 +78,7 @@ MIXERS: Parts[Mixer] = Parts(
             start=empty_layer,
             flops=_attention_flops,
             hidden_flops=_attention_hidden_flops,
-            kept_bytes=lambda config, tokens: attention.activation_bytes(config, tokens.number * tokens.length),
+            kept_bytes=_attention_bytes,
             mask_kind=attention.mask_kind,
         ),
         "gated_delta": Mixer(

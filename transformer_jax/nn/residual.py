@@ -170,6 +170,16 @@ def has_final_norm(config: ModelConfig) -> bool:
     return NORM_POSITIONS[config.norm_position].final
 
 
+def kept_elements(config: ModelConfig) -> int:
+    """Return roughly the elements a token that the backward pass of one sum needs, beside those of one norm.
+
+    They are 3 D for another norm, inside, and D for the factors of `residual_scale`.
+    """
+    place = NORM_POSITIONS[config.norm_position]
+    has_two_norms = place.inside and (place.before or place.after) and config.norm != "none"
+    return config.emb_dim * (3 * has_two_norms + (RESIDUAL_SCALES[config.residual_scale] is not None))
+
+
 def has_embedding_norm(config: ModelConfig) -> bool:
     """Return whether the input of a stack is normalised."""
     return config.embedding_norm or NORM_POSITIONS[config.norm_position].embedding

@@ -338,6 +338,11 @@ def _with_input(x: Activations, start: Activations, lambdas: tuple[Array, Array]
     return (stream * x + of_input * start).astype(x.dtype)
 
 
+def kept_elements(config: ModelConfig, cross_attends: bool) -> int:
+    """Return `layer.kept_elements`, and D elements more with `residual_lambdas`: the sum that a layer reads."""
+    return layer.kept_elements(config, cross_attends) + config.residual_lambdas * config.emb_dim
+
+
 def parameter_axes(config: ModelConfig) -> dict[str, Axes]:
     """Return the axes of the parameters of the stacks of a model, by the end of their paths.
 
