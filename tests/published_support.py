@@ -49,6 +49,7 @@ CLASSES = {
     "roberta-large": "RobertaForMaskedLM",
     "distilroberta-base": "RobertaForMaskedLM",
     "roberta-base-openai-detector": "RobertaForSequenceClassification",
+    "pythia-6.9b-deduped--printed-4.45": "GPTNeoXForCausalLM",
 }
 """The class as which each file of our families is read."""
 
@@ -81,6 +82,8 @@ def reduced(config):
         result[name] = value
     if "GPT2LMHeadModel" in config.get("architectures", []):
         result.setdefault("bos_token_id", 36)  # the default is an id of the large table
+    if config.get("model_type") == "gpt_neox":
+        result["num_attention_heads"] = 3  # so that a quarter of a head is a pair
     if "bad_words_ids" in result:
         result["bad_words_ids"] = [[3]]
     return result

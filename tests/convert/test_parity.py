@@ -37,7 +37,10 @@ def part(name, kind):
 
 
 # Their tables are those of others, with few keys of their own.
-SLOW = ("mistral", "qwen3", "smollm3", "roberta", "roberta_classification")
+SLOW = (
+    *("mistral", "qwen3", "smollm3", "roberta", "roberta_classification"),
+    *("olmo2", "gpt_neox", "gpt_neox_serial"),
+)
 
 
 def marked(names):

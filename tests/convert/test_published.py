@@ -35,6 +35,7 @@ PARAMETERS = {
     # Without two rows of positions that nothing reads.
     **{"roberta-large": 355_412_057 - 2 * 1024, "distilroberta-base": 82_170_201 - 2 * 768},
     "roberta-base-openai-detector": 124_647_170 - 2 * 768,
+    "pythia-6.9b-deduped--printed-4.45": 6_857_302_016,
 }
 """Sizes of the published models, of families whose parameters are all here."""
 KNOWN_TO_ADAPT = {
@@ -42,8 +43,9 @@ KNOWN_TO_ADAPT = {
     "vit": {"head_dim"},
     **{
         name: {"rope_parameters", "rope_scaling", "rope_theta"}
-        for name in ("llama", "qwen2", "qwen3", "mistral", "smollm3")
+        for name in ("llama", "qwen2", "qwen3", "mistral", "smollm3", "olmo2")
     },
+    "gpt_neox": {"rope_parameters", "rope_scaling", "rotary_emb_base", "head_dim"},
 }
 
 
@@ -194,6 +196,27 @@ def test_a_key_that_transformers_does_not_read_changes_nothing():
         ),
         ("roberta", {"max_position_embeddings": 514, "type_vocab_size": 1}, {"max_length": 512, "token_types": 1}),
         ("roberta", {}, {"max_length": 510, "vocab_size": 50_265, "norm_epsilon": 1e-12}),
+        ("olmo2", {}, {"norm_position": "output", "qk_norm": "rms_full", "norm_epsilon": 1e-5, "num_kv_heads": 32}),
+        ("olmo2", {}, {"decoder_start_id": 50_279, "tie_output": False, "use_bias": False, "activation": "swiglu"}),
+        ("olmo2", {"eos_token_id": 7, "rope_theta": 5e5}, {"decoder_start_id": 7, "rotary_base": 5e5}),
+        ("olmo2", {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}, {"rotary_base": 7.0}),
+        ("gpt_neox", {}, {"parallel": "two_norms", "rotary_fraction": 0.25, "rotary_base": 1e4, "head_dim": 96}),
+        ("gpt_neox", {}, {"activation": "gelu", "tie_output": False, "norm_epsilon": 1e-5, "qkv_bias": True}),
+        ("gpt_neox", {"use_parallel_residual": False}, {"parallel": "none"}),
+        ("gpt_neox", {"hidden_act": "gelu_fast"}, {"activation": "gelu_tanh"}),
+        ("gpt_neox", {"hidden_dropout": 0.2}, {"dropout_rate": 0.2, "embedding_dropout_rate": 0.2}),
+        ("gpt_neox", {"rotary_emb_base": 7, "rotary_pct": 1}, {"rotary_base": 7.0, "rotary_fraction": 1.0}),
+        ("gpt_neox", {"rope_theta": 7, "partial_rotary_factor": 0.5}, {"rotary_base": 1e4, "rotary_fraction": 0.25}),
+        (
+            "gpt_neox",
+            {"rope_parameters": {"rope_theta": 7.0, "partial_rotary_factor": 0.5}, "rotary_emb_base": 9}
+            | {"rotary_pct": 1.0},
+            {"rotary_base": 7.0, "rotary_fraction": 0.5},
+        ),
+        ("gpt_neox", {"rope_parameters": {"rope_theta": 7.0}, "rotary_pct": 0.5}, {"rotary_fraction": 0.5}),
+        # transformers takes the whole part: 4 of 18 numbers.
+        ("gpt_neox", {"hidden_size": 36, "num_attention_heads": 2}, {"rotary_fraction": 4 / 18, "rotary_dim": 4}),
+        ("gpt_neox", {"head_dim": 96}, {"head_dim": 96}),
         ("vit", {"qkv_bias": False}, {"use_bias": True, "qkv_bias": False}),
         ("bert", {"is_causal": False}, {}),
     ],
@@ -266,6 +289,30 @@ def test_keys_mean_what_they_mean_in_transformers(family, given, found):
         ("roberta", {"max_position_embeddings": "x"}, "max_position_embeddings='x': expected an integer above 2"),
         ("roberta", {"hidden_act": "relu"}, "hidden_act='relu': expected one of 'gelu'"),
         ("roberta", {"tie_word_embeddings": False}, "tie_word_embeddings=False: transformer_jax supports only True"),
+        ("olmo2", {"attention_bias": True}, "attention_bias=True: transformer_jax supports only False; with biases in"),
+        ("olmo2", {"rope_scaling": {"rope_type": "yarn", "factor": 8.0}}, "rope_type='yarn': transformer_jax cannot"),
+        ("olmo2", {"hidden_act": "relu"}, "hidden_act='relu': expected one of 'silu', 'swish', 'gelu'"),
+        ("olmo2", {"rms_norm_eps": "x"}, "rms_norm_eps='x': expected a number"),
+        ("gpt_neox", {"attention_bias": False}, "attention_bias=False: transformer_jax supports only True; without"),
+        ("gpt_neox", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type='linear': transformer_jax cannot"),
+        ("gpt_neox", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type='dynamic'"),
+        (
+            "gpt_neox",
+            {"rope_parameters": {"rope_theta": -1}},
+            r"rope_parameters\.rope_theta=-1: expected a number above",
+        ),
+        ("gpt_neox", {"rotary_emb_base": "x"}, "rotary_emb_base='x': expected a number above 0"),
+        ("gpt_neox", {"rotary_pct": 1.5}, r"rotary_pct=1\.5: expected a number from 0 to 1"),
+        ("gpt_neox", {"rotary_pct": None}, "rotary_pct=None: expected a number from 0 to 1"),
+        ("gpt_neox", {"rotary_pct": 0.125 / 4}, r"rotary_pct=0\.03125 rotates 3 of 96 numbers of a head; here rotary"),
+        ("gpt_neox", {"use_parallel_residual": 1}, "use_parallel_residual=1: expected one of True, False"),
+        ("gpt_neox", {"use_parallel_residual": "x"}, "use_parallel_residual='x': expected one of True, False"),
+        ("gpt_neox", {"use_parallel_residual": []}, r"use_parallel_residual=\[\]: expected one of True, False"),
+        ("gpt_neox", {"head_dim": 64}, "head_dim=64: a GPT-NeoX has hidden_size / num_attention_heads"),
+        ("gpt_neox", {"hidden_act": "quick_gelu"}, "hidden_act='quick_gelu': expected one of 'gelu_new'"),
+        ("gpt_neox", {"hidden_size": 6145}, "num_heads=64 does not divide emb_dim=6145"),
+        ("gpt_neox", {"num_attention_heads": 0}, "num_attention_heads=0: expected an integer, at least 1"),
+        ("gpt_neox", {"num_attention_heads": "x"}, "num_attention_heads='x': expected an integer"),
         ("gpt2", {"n_layer": 10**8}, "n_layer=100000000: transformer_jax reads at most 10,000"),
         ("marian", {"num_hidden_layers": 10**8}, "encoder_layers=100000000: transformer_jax reads at most 10,000"),
         ("gpt2", {"vocab_size": 10**12}, "vocab_size=1000000000000: transformer_jax reads at most 2,147,483,647"),

@@ -11,7 +11,7 @@ from transformer_jax.config import ExperimentConfig, TaskConfig
 from transformer_jax.convert import folder_config
 from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.folder import from_pretrained, save_pretrained
-from transformer_jax.convert.layouts import Layout, halved, interleaved
+from transformer_jax.convert.layouts import FUSED_LINEAR, FUSED_VECTOR, Layout, halved, interleaved
 from transformer_jax.convert.tensor_files import SINGLE, Outgoing, TensorFiles, write_tensors
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models import presets
@@ -46,6 +46,9 @@ LIKE |= {
     "qwen3": LIKE["llama"] | {"qk_norm": "rms"},
     "mistral": LIKE["llama"] | {"attention_window": 4},
     "smollm3": LIKE["llama"],
+    "olmo2": LIKE["llama"] | {"norm_position": "output", "qk_norm": "rms_full"},
+    "gpt_neox": LIKE["gpt2"]
+    | {"position_encoding": "rotary", "rotary_fraction": 0.5, "parallel": "two_norms", "activation": "gelu"},
 }
 WINDOWS = {"layer_pattern": "AB", "layer_kinds": "A: attention_window=none; B: attention_window=4"}
 NO_ROPE = {"layer_pattern": "AB", "layer_kinds": "A: attention_rotates=true; B: attention_rotates=false"}
@@ -75,6 +78,11 @@ OPTIONS = [
     ("smollm3", NO_ROPE),
     ("smollm3", {"attention_rotates": False, "attention_window": 4, "use_bias": True}),
     ("smollm3", {"num_decoder_layers": 5, **BOTH}),
+    ("olmo2", {"num_kv_heads": 2}),
+    ("olmo2", {"head_dim": 6, "tie_output": False, "activation": "geglu"}),
+    ("gpt_neox", {}),
+    ("gpt_neox", {"parallel": "none", "tie_output": False, "activation": "gelu_tanh", "rotary_fraction": 1.0}),
+    ("gpt_neox", {"num_heads": 2, "rotary_fraction": 0.25}),
     ("marian", {}),
     ("marian", {"output_bias": True, "share_embeddings": False, "activation": "silu"}),
     ("marian", {"tie_output": False, "scale_embeddings": False}),
@@ -196,7 +204,7 @@ def test_every_field_of_the_model_is_in_the_table_or_has_no_meaning_in_the_famil
     common = {"rotary_base", *relative, *IMAGES, *PIXELS, *RECURRENT}
     encoder = {"num_encoder_layers", "share_embeddings", "source_vocab_size"}
     assert folder_config.fields_without_meaning(FAMILIES["gpt2"]) == common | encoder
-    for name in ("llama", "qwen2", "qwen3", "mistral", "smollm3"):  # rotary_base: `Family.rope_theta`
+    for name in ("llama", "qwen2", "qwen3", "mistral", "smollm3", "olmo2", "gpt_neox"):  # rotary_base: `Family.rope`
         assert folder_config.fields_without_meaning(FAMILIES[name]) == common | encoder
     # The tensors, not a key, say whether Marian has a bias.
     assert folder_config.fields_without_meaning(FAMILIES["marian"]) == common | {"output_bias", "parallel"}
@@ -234,6 +242,38 @@ def test_layouts_are_invertible(layout):
     theirs = layout.to_theirs(x)
     assert theirs.shape == layout.shape(x.shape)
     np.testing.assert_array_equal(layout.to_ours(theirs, x.shape), x)
+
+
+def test_gains_over_all_heads_are_reordered_in_each_head():
+    """Theirs has the first numbers of all pairs of a head before the second ones, ours has every pair side by side."""
+    layout = Layout(inputs=None, halves=True, head_dim=4)
+    np.testing.assert_array_equal(layout.to_ours(np.arange(8), (8,)), [0, 2, 1, 3, 4, 6, 5, 7])
+    np.testing.assert_array_equal(layout.to_theirs(np.array([0, 2, 1, 3, 4, 6, 5, 7])), np.arange(8))
+
+
+def test_only_the_rotated_part_of_a_head_is_reordered():
+    layout = Layout(inputs=None, halves=True).of(like("gpt_neox", num_heads=2, rotary_fraction=0.5))  # 4 of 8
+    np.testing.assert_array_equal(
+        layout.to_ours(np.arange(16), (2, 8)), [[0, 2, 1, 3, 4, 5, 6, 7], [8, 10, 9, 11, 12, 13, 14, 15]]
+    )
+    np.testing.assert_array_equal(layout.to_theirs(layout.to_ours(np.arange(16), (2, 8))), np.arange(16))
+    none = Layout(inputs=None, halves=True).of(like("gpt_neox", rotary_fraction=0.0))
+    np.testing.assert_array_equal(none.to_ours(np.arange(16), (4, 4)), np.arange(16).reshape(4, 4))
+
+
+def test_queries_keys_and_values_of_a_head_are_together():
+    """GPT-NeoX: [q of head 0, k of head 0, v of head 0, q of head 1, ...], and only q and k are rotated."""
+    bias = FUSED_VECTOR.of(like("gpt_neox", emb_dim=8, num_heads=2, rotary_fraction=1.0))
+    q, k, v = bias.split(np.arange(24), [(2, 4)] * 3)
+    np.testing.assert_array_equal(q, [[0, 2, 1, 3], [12, 14, 13, 15]])
+    np.testing.assert_array_equal(k, [[4, 6, 5, 7], [16, 18, 17, 19]])
+    np.testing.assert_array_equal(v, [[8, 9, 10, 11], [20, 21, 22, 23]])
+    np.testing.assert_array_equal(bias.join([q, k, v]), np.arange(24))
+    kernel = FUSED_LINEAR.of(like("gpt_neox", emb_dim=8, num_heads=2, rotary_fraction=1.0))
+    theirs = 100 * np.arange(24)[:, None] + np.arange(8)  # [features, inputs]
+    for found, of_bias in zip(kernel.split(theirs, [(8, 2, 4)] * 3), (q, k, v), strict=True):
+        np.testing.assert_array_equal(found, 100 * of_bias + np.arange(8)[:, None, None])
+    np.testing.assert_array_equal(kernel.join(kernel.split(theirs, [(8, 2, 4)] * 3)), theirs)
 
 
 def test_orders_of_sines_and_cosines():
@@ -308,6 +348,23 @@ def test_parallel_parts_cannot_be_written_as_llama(tmp_path):
             {"layer_pattern": "AB", "layer_kinds": "A: mixer=gated_delta; B:"},
             "model.layer_kinds='A: mixer=gated_delta; B:': SmolLM3 has mixer='attention' in all layers",
         ),
+        ("olmo2", {"norm_position": "pre"}, "model.norm_position='pre': OLMo 2 has 'output'"),
+        ("olmo2", {"norm_position": "sandwich"}, "model.norm_position='sandwich': OLMo 2 has 'output'"),
+        ("olmo2", {"qk_norm": "rms"}, "model.qk_norm='rms': OLMo 2 has 'rms_full'"),
+        ("olmo2", {"qk_norm_after_rotation": True}, "model.qk_norm_after_rotation=True: OLMo 2 has False"),
+        ("olmo2", {"rotary_fraction": 0.5}, "model.rotary_fraction=0.5: OLMo 2 has 1.0"),
+        ("olmo2", {"attention_window": 4}, "model.attention_window=4: OLMo 2 has None"),
+        ("llama", LIKE["olmo2"], "model.norm_position='output': Llama has 'pre'"),
+        ("gpt_neox", {"parallel": "one_norm"}, "model.parallel='one_norm': GPT-NeoX has two_norms, none"),
+        ("gpt_neox", {"norm_position": "post", "parallel": "none"}, "model.norm_position='post': GPT-NeoX has 'pre'"),
+        ("gpt_neox", {"num_kv_heads": 2}, "model.num_kv_heads=2: GPT-NeoX has 4"),
+        ("gpt_neox", {"head_dim": 6}, "model.head_dim=6: GPT-NeoX has 4"),
+        ("gpt_neox", {"use_bias": False}, "model.use_bias=False: GPT-NeoX has True"),
+        ("gpt_neox", {"qkv_bias": False}, "model.qkv_bias=False: GPT-NeoX has True"),
+        ("gpt_neox", {"output_bias": True}, "model.output_bias=True: GPT-NeoX has False"),
+        ("gpt_neox", {"activation": "swiglu"}, "model.activation='swiglu': GPT-NeoX has gelu_tanh, gelu, relu, silu"),
+        ("gpt_neox", NO_ROPE, "model.layer_pattern='AB': GPT-NeoX has ''"),
+        ("gpt2", LIKE["gpt_neox"], "model.parallel='two_norms': GPT-2 has 'none'"),
     ],
 )
 def test_what_a_decoder_cannot_express_is_named(family, fields, named):

@@ -20,7 +20,7 @@ import pathlib
 
 FAMILIES = (
     *("gpt2", "llama", "marian", "bert", "t5", "bart", "vit"),
-    *("qwen2", "qwen3", "mistral", "smollm3", "roberta"),
+    *("qwen2", "qwen3", "mistral", "smollm3", "roberta", "olmo2", "gpt_neox"),
 )
 CONFIG = "configuration_utils.py"
 ROTARY = "modeling_rope_utils.py"

@@ -106,22 +106,22 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
     Raises: CheckpointError, which lists all keys that we cannot express and all sizes that are out of bounds.
     """
     values, ignored = _renamed(family, theirs)
-    problems = [] if family.rope_theta is None else _adapt_rope(values, ignored, family.rope_theta)
+    problems = [] if family.rope is None else family.rope.read(values, ignored)
     problems += family.adapt(values) if family.adapt else []
     problems += [*_beyond(family, values)]
     # A dropout rate without a key is 0 there.
     ours: dict[str, Any] = {"architecture": family.architecture, "init": family.init, "dropout_rate": 0.0}
     if family.has_labels and all(key.ours != "head_dropout_rate" for key in family.keys):
         ours["head_dropout_rate"] = 0.0
-    if family.rope_theta is not None:
-        ours["rotary_base"] = values.pop("rope_theta")
+    if family.rope is not None:
+        ours["rotary_base"] = values.pop(family.rope.base)
     ours |= {name: value for name, value in family.fixed.items() if not callable(value)}
     said: dict[str, str] = {}
     for key in family.keys:
         value = values.get(key.theirs, key.default)
         if value is ... or (value is None and key.ours in said):
             continue
-        if key.values is not None and not (isinstance(value, str) and value in key.values):
+        if key.values is not None and not (isinstance(value, str | bool) and value in key.values):
             problems.append(f"{key.theirs}={value!r}: expected one of {', '.join(map(repr, key.values))}")
             continue
         value = value if key.values is None else key.values[value]
@@ -274,36 +274,6 @@ def _wrong(name: str, value: Any, annotation: Any) -> str | None:
     return None
 
 
-def _adapt_rope(values: dict[str, Any], ignored: dict[str, str], default: float) -> list[str]:
-    """Replace the keys of rotary positions of versions 4 and 5 by `rope_theta`; return what is wrong with them.
-
-    As in transformers 5.23, `rope_scaling` comes before `rope_parameters`, and what they hold before `rope_theta`.
-
-    Args:
-      default: the base of a file without one.
-    """
-    forms = {name: values.pop(name, None) for name in ("rope_scaling", "rope_parameters")}
-    theta, problems = values.get("rope_theta", default), []
-    for name, given in forms.items():
-        if given is not None and not isinstance(given, Mapping):
-            problems.append(f"{name}={given!r}: expected an object")
-    used = next((name for name, given in forms.items() if given), None)
-    if used is not None and not problems:
-        given = dict(forms[used] or {})
-        kind = given.pop("rope_type", given.pop("type", "default"))
-        theta = given.pop("rope_theta", theta)
-        is_plain = kind == "default" or (kind == "linear" and given == {"factor": 1.0})
-        if not is_plain or any(isinstance(value, Mapping) for value in given.values()):
-            problems.append(f"{used} with rope_type={kind!r}: transformer_jax cannot scale rotary positions")
-        ignored |= {f"{used}.{name}": "of rotary positions that are scaled" for name in given}
-    if theta is None:
-        theta = default
-    if type(theta) not in (int, float) or theta <= 0:
-        problems.append(f"rope_theta={theta!r}: expected a number above 0")
-    values["rope_theta"] = theta
-    return problems
-
-
 def write_model_config(family: Family, config: ModelConfig, task: TaskConfig) -> dict[str, Any]:
     """Return the keys of config.json that express our config.
 
@@ -323,9 +293,7 @@ def write_model_config(family: Family, config: ModelConfig, task: TaskConfig) ->
         if key.values is not None:
             value = next(theirs for theirs, ours in key.values.items() if ours == value)
         result.setdefault(key.theirs, value)
-    if family.rope_theta is not None:
-        result["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rotary_base}
-        result["rope_theta"] = config.rotary_base
+    result |= {} if family.rope is None else family.rope.write(config)
     result |= {name: allowed[0] for name, allowed in family.required.items() if allowed[0] is not None}
     result |= {} if family.layers is None else family.layers.write(config)
     return result | dict(family.notes) | (family.also_written(config) if family.also_written else {})
@@ -394,7 +362,7 @@ _ELSEWHERE = (
     *("source_vocab_size", "tie_output", "output_bias", "scale_logits", "pixel_mean", "pixel_std"),
 )
 """Fields that a family may leave unnamed: they are read with certain values of other fields alone, or tensors or
-another file say them. `rotary_base` is written by `Family.rope_theta`."""
+another file say them. `rotary_base` is written by `Family.rope`."""
 
 
 def unnamed(family: Family) -> dict[str, Any]:

@@ -27,8 +27,9 @@ Leaves = Mapping[str, Any]
 
 
 def tensors_of(family: Family, config: ModelConfig) -> list[Tensor]:
-    """Return the tensors that exist with a config."""
-    return [t for t in family.tensors if all(getattr(config, name) == value for name, value in t.when.items())]
+    """Return the tensors that exist with a config, with their layouts in such a model."""
+    existing = (t for t in family.tensors if all(getattr(config, name) == value for name, value in t.when.items()))
+    return [tensor._replace(layout=tensor.layout.of(config)) for tensor in existing]
 
 
 def names_of(tensor: Tensor, num_layers: int) -> list[str]:
@@ -88,13 +89,8 @@ def read_params(
         for layer, name in enumerate(match.names(tensor)):
             x = files.read(stored[name])
             check_finite({stored[name]: x}, str(files.folder))
-            start = 0
-            for array, shape in zip(arrays, match.parts(tensor), strict=True):
-                axis = tensor.layout.features_axis
-                width = tensor.layout.shape(shape)[axis]
-                part = x[(slice(None),) * axis + (slice(start, start + width),)]
-                start += width
-                part = tensor.layout.to_ours(part, shape)
+            parts = tensor.layout.split(x, match.parts(tensor))
+            for array, part in zip(arrays, parts, strict=True):
                 if family.sines_first and tensor.width is not None:
                     part = interleaved(part, tensor.width)
                 array[layer if match.stacked(tensor) else ...] = part
@@ -250,14 +246,14 @@ def outgoing(family: Family, config: ModelConfig, leaves: Leaves) -> list[Outgoi
     match = _Match(family, config, leaves)
 
     def numbers(tensor: Tensor, layer: int) -> np.ndarray:
-        parts = []
+        arrays = []
         for path in tensor.ours:
             x = np.asarray(leaves[path])  # no copy on a CPU
             x = x[layer] if match.stacked(tensor) else x
             if family.sines_first and tensor.width is not None:
                 x = halved(x, tensor.width)
-            parts.append(tensor.layout.to_theirs(x))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, tensor.layout.features_axis)
+            arrays.append(x)
+        return tensor.layout.join(arrays)
 
     def written_name(name: str) -> str:
         return name.removeprefix(family.prefix) if family.bare else name

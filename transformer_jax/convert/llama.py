@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer_jax.convert.layouts import HEADS_OUT, LINEAR, ROTARY_LINEAR, ROTARY_VECTOR, TABLE, VECTOR
+from transformer_jax.convert.rotary_keys import RotaryKeys
 from transformer_jax.convert.tables import LIBRARY, PLAIN, QKV_BIASED, UNTIED, Family, Key, Tensor, linear
 
 _D = "decoder/layers"
@@ -15,10 +16,19 @@ QK_NORMS = tuple(
     Tensor(f"{_LAYER}.self_attn.{short}_norm.weight", (f"{_D}/self_attention/{name}_norm/scale",), ROTARY_VECTOR)
     for short, name in (("q", "query"), ("k", "key"))
 )
-"""Gains over the numbers of one head, which all heads share."""
+"""Gains over the numbers of one head, which all heads share, or over those of all heads."""
+_NORMS = (
+    Tensor(f"{_LAYER}.input_layernorm.weight", (f"{_D}/self_attention_residual/norm/scale",), VECTOR),
+    Tensor(f"{_LAYER}.post_attention_layernorm.weight", (f"{_D}/feed_forward_residual/norm/scale",), VECTOR),
+)
+"""Before attention and before the feed-forward part."""
+OUTPUT_NORMS = (
+    Tensor(f"{_LAYER}.post_attention_layernorm.weight", (f"{_D}/self_attention_residual/output_norm/scale",), VECTOR),
+    Tensor(f"{_LAYER}.post_feedforward_layernorm.weight", (f"{_D}/feed_forward_residual/output_norm/scale",), VECTOR),
+)
+"""Of the outputs of attention and of the feed-forward part, for `norm_position=output`."""
 _TENSORS = (
     Tensor("model.embed_tokens.weight", ("embedding/embedding",), TABLE),
-    Tensor(f"{_LAYER}.input_layernorm.weight", (f"{_D}/self_attention_residual/norm/scale",), VECTOR),
     *(
         tensor
         for short, name, kernel, bias in (
@@ -31,7 +41,6 @@ _TENSORS = (
         )
     ),
     *linear(f"{_LAYER}.self_attn.o_proj", f"{_D}/self_attention/out", HEADS_OUT),
-    Tensor(f"{_LAYER}.post_attention_layernorm.weight", (f"{_D}/feed_forward_residual/norm/scale",), VECTOR),
     *linear(f"{_LAYER}.mlp.gate_proj", f"{_D}/feed_forward/gate", LINEAR),
     *linear(f"{_LAYER}.mlp.up_proj", f"{_D}/feed_forward/hidden", LINEAR),
     *linear(f"{_LAYER}.mlp.down_proj", f"{_D}/feed_forward/out", LINEAR),
@@ -66,27 +75,32 @@ def like_llama(
     tensors: tuple[Tensor, ...] = (),
     fixed: Mapping[str, Any] | None = None,
     ignored: Mapping[str, str] | None = None,
+    norms: tuple[Tensor, ...] = _NORMS,
+    class_prefix: str | None = None,
     rope_theta: float = 10_000.0,
     **others: Any,
 ) -> Family:
     """Return the table of a family with the blocks, the names of tensors and the keys of Llama.
 
     Args:
-      name: its `model_type`. label: the name in messages, and in those of its classes: LABELForCausalLM.
+      name: its `model_type`. label: the name in messages. class_prefix: the name of its classes before `ForCausalLM` or
+        `Model`; default: the label.
       defaults: of keys, where they are not Llama's.
-      keys, tensors, fixed, ignored: what it has beside those of Llama.
+      keys, tensors, fixed, ignored: what it has beside those of Llama, or in their place.
+      norms: those of a layer. rope_theta: the base of rotary positions of a file without one.
       others: further fields of `Family`.
     """
+    classes = label if class_prefix is None else class_prefix
     own = tuple(key._replace(default=defaults.get(key.theirs, key.default)) for key in _KEYS)
     return Family(
         name=name,
         label=label,
-        class_name=f"{label}ForCausalLM",
-        also=(f"{label}Model",),
+        class_name=f"{classes}ForCausalLM",
+        also=(f"{classes}Model",),
         architecture="decoder_only",
         tasks=("language_model",),
         keys=(*own, *keys),
-        tensors=(*_TENSORS, *tensors),
+        tensors=(*_TENSORS, *norms, *tensors),
         fixed={
             **{"architecture": "decoder_only", "norm_position": "pre", "norm": "rmsnorm"},
             **{"position_encoding": "rotary", "scale_embeddings": False, "attention_scale": True},
@@ -102,7 +116,7 @@ def like_llama(
         copies={"lm_head.weight": ("model.embed_tokens.weight",)},
         computed={r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "the rotary frequencies, which are computed"},
         prefix="model.",
-        rope_theta=rope_theta,
+        rope=RotaryKeys(rope_theta),
         **others,
     )
 

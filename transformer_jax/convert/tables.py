@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from transformer_jax.config import ModelConfig, changes_function
 from transformer_jax.convert.layer_lists import LayerLists
 from transformer_jax.convert.layouts import VECTOR, Layout
+from transformer_jax.convert.rotary_keys import RotaryKeys
 
 
 class Tensor(NamedTuple):
@@ -79,8 +80,7 @@ class Family:
     - sines_first: whether their sinusoidal positions hold all sines before all cosines.
     - read_only: whether no model is written as this class: its head would be lost.
     - text_start: whether the texts of `text_to_text` begin with the token for the beginning of a text.
-    - rope_theta: the default of the base of rotary positions, which is a key, in the forms of versions 4 and 5 of
-      transformers; None for a family without them.
+    - rope: the keys of rotary positions; None for a family without them.
     - layers: the keys about single layers; None for a family whose layers are all equal.
     """
 
@@ -115,7 +115,7 @@ class Family:
     own_tables: tuple[str, ...] = ()
     sines_first: bool = False
     text_start: bool = False
-    rope_theta: float | None = None
+    rope: RotaryKeys | None = None
     layers: LayerLists | None = None
     read_only: bool = False
 

@@ -31,12 +31,16 @@ from transformers import (
     BertForTokenClassification,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MarianConfig,
     MarianMTModel,
     MistralConfig,
     MistralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -69,6 +73,11 @@ def llama(config_class=LlamaConfig, model_class=LlamaForCausalLM, **fields):
     sizes = {"hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 6}
     config = config_class(vocab_size=VOCABULARY, head_dim=4, max_position_embeddings=64, **IDS | sizes | fields)
     return model_class(config)
+
+
+def gpt_neox(**fields):
+    sizes = {"hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 3}
+    return GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=VOCABULARY, max_position_embeddings=64, **IDS | sizes | fields))
 
 
 def marian(**fields):
@@ -119,6 +128,10 @@ WINDOWS = {
     **{"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     "layer_types": ["full_attention", "sliding_attention", "full_attention"],
 }
+SERIAL = {
+    **{"use_parallel_residual": False, "hidden_act": "gelu_new", "tie_word_embeddings": True},
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.75},
+}
 SEPARATE = {"share_encoder_decoder_embeddings": False, "vocab_size": 23, "decoder_vocab_size": VOCABULARY}
 MODELS = {
     "gpt2": lambda: gpt2(),
@@ -147,6 +160,9 @@ MODELS = {
     "smollm3": lambda: llama(SmolLM3Config, SmolLM3ForCausalLM, num_key_value_heads=2, num_hidden_layers=4),
     "roberta": lambda: roberta(RobertaForMaskedLM),
     "roberta_classification": lambda: roberta(RobertaForSequenceClassification, num_labels=4, hidden_act="gelu_new"),
+    "olmo2": lambda: llama(Olmo2Config, Olmo2ForCausalLM, num_key_value_heads=2),
+    "gpt_neox": lambda: gpt_neox(),
+    "gpt_neox_serial": lambda: gpt_neox(**SERIAL),
 }
 
 
@@ -157,7 +173,9 @@ OF_FILES = {  # names of parts of a layer of ViT in files, by those that transfo
 }
 
 
-def in_files(name):
+def in_files(name, model_type):
+    if model_type == "gpt_neox":
+        name = name.replace("lm_head.", "embed_out.")
     for of_memory, of_file in OF_FILES.items():
         name = re.sub(rf"(^|\.)layers\.(\d+)\.{re.escape(of_memory)}\.", rf"\1encoder.layer.\2.{of_file}.", name)
     return name
@@ -251,7 +269,11 @@ def main():
             logits.reshape(-1, logits.shape[-1]), torch.tensor(targets).reshape(-1)
         )
         loss.backward()
-        gradients = {in_files(n): p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}
+        gradients = {
+            in_files(n, model.config.model_type): p.grad.numpy()
+            for n, p in model.named_parameters()
+            if p.grad is not None
+        }
         with tempfile.TemporaryDirectory() as folder:
             model.save_pretrained(folder)
             tensors = load_file(f"{folder}/model.safetensors")
