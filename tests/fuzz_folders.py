@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 from fuzz_support import NASTY, WRONG, Case, Maker, Outcome
 from support import random_params, tiny
+from tokenizer_support import as_qwen, as_roberta
 
 from transformer_jax.config import TaskConfig
+from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.folder import save_pretrained
 from transformer_jax.data.tokenizers import Tokenizer, train_tokenizer
 from transformer_jax.tasks.task import TASKS
@@ -31,16 +33,39 @@ _BERT = {
     **{"architecture": "encoder_only", "position_encoding": "learned", "scale_embeddings": False},
     **{"embedding_norm": True, "token_types": 2, "activation": "gelu"},
 }
+_LLAMA = _DECODER | {"norm": "rmsnorm", "position_encoding": "rotary", "activation": "swiglu", "use_bias": False}
 # By name: fields of the model, the task, and the kind of the tokenizer.
 FOLDERS: dict[str, tuple[dict[str, Any], TaskConfig | None, str]] = {
     "gpt2": (_DECODER | {"position_encoding": "learned", "activation": "gelu_tanh"}, None, "byte_bpe"),
-    "llama": (
-        _DECODER | {"norm": "rmsnorm", "position_encoding": "rotary", "activation": "swiglu", "use_bias": False},
+    "llama": (_LLAMA, None, "bpe"),
+    "qwen2": (_LLAMA | {"qkv_bias": True}, None, "qwen"),
+    "qwen3": (
+        _LLAMA
+        | {
+            "qk_norm": "rms",
+            "num_decoder_layers": 2,
+            "layer_pattern": "AB",
+            "layer_kinds": "A:; B: attention_window=4",
+        },
         None,
-        "bpe",
+        "byte_bpe",
+    ),
+    "mistral": (_LLAMA | {"attention_window": 4}, None, "bpe"),
+    "smollm3": (
+        _LLAMA | {"num_decoder_layers": 2, "layer_pattern": "AB", "layer_kinds": "A:; B: attention_rotates=false"},
+        None,
+        "byte_bpe",
+    ),
+    "olmo2": (_LLAMA | {"norm_position": "output", "qk_norm": "rms_full"}, None, "byte_bpe"),
+    "gpt_neox": (
+        _DECODER
+        | {"position_encoding": "rotary", "rotary_fraction": 0.5, "parallel": "two_norms", "activation": "gelu"},
+        None,
+        "byte_bpe",
     ),
     "marian": ({"norm_epsilon": 1e-5}, None, "unigram"),
     "masked_lm": (_BERT | {"output_bias": True}, TaskConfig(name="masked_lm"), "wordpiece"),
+    "roberta": (_BERT | {"token_types": 1, "output_bias": True}, TaskConfig(name="masked_lm"), "roberta"),
     "classification": (_BERT, TaskConfig(name="classification", num_labels=3, pooler=True), "wordpiece"),
     "tagging": (_BERT, TaskConfig(name="tagging", num_labels=3), "wordpiece"),
     "span_qa": (_BERT | {"max_length": 100}, TaskConfig(name="span_qa"), "wordpiece"),
@@ -84,12 +109,16 @@ _KEYS = [
     *("max_position_embeddings", "type_vocab_size", "hidden_act", "activation_function", "feed_forward_proj"),
     *("tie_word_embeddings", "rope_scaling", "rope_theta", "layer_norm_eps", "id2label", "label2id", "num_labels"),
     *("problem_type", "image_size", "patch_size", "num_channels", "eos_token_id", "pad_token_id", "torch_dtype"),
+    *("rotary_pct", "rotary_emb_base", "use_parallel_residual", "rope_parameters", "layer_types", "sliding_window"),
+    *("no_rope_layers", "attention_bias", "use_sliding_window", "max_window_layers", "rms_norm_eps"),
     *("decoder_start_token_id", "relative_attention_num_buckets", "transformers_version", "quantization_config"),
 ]
 
 
 @functools.cache
 def _tokenizer(kind: str) -> Tokenizer | None:
+    if kind in ("roberta", "qwen"):
+        return {"roberta": as_roberta, "qwen": as_qwen}[kind](train_tokenizer(_TEXTS, "byte_bpe", 290))
     return train_tokenizer(_TEXTS, kind, 40 if kind == "wordpiece" else 290) if kind else None
 
 
@@ -111,7 +140,7 @@ def _folder(case: Case, name: str) -> Path:
 
 
 def _family(name: str) -> str:
-    return "bert" if FOLDERS[name][1] is not None and name != "vit" else name
+    return name if name in FAMILIES else "bert"
 
 
 def _read(case: Case, source: Path) -> Outcome:
@@ -315,11 +344,7 @@ def written(case: Case) -> Outcome:
     )
     target = case.choice([case.folder / "out", case.folder / "out", "/proc/nope/x", case.folder, case.bench.run(kind)])
     flags = [
-        *(
-            [f"--family={case.choice(['gpt2', 'llama', 'marian', 'bert', 't5', 'bart', 'vit', *NASTY])}"]
-            if case.chance(0.6)
-            else []
-        ),
+        *([f"--family={case.choice([*FAMILIES, *NASTY])}"] if case.chance(0.6) else []),
         *([f"--dtype={case.choice(['float16', 'bfloat16', 'float8', *NASTY])}"] if case.chance(0.4) else []),
         *([f"--shard_mb={case.choice(['1', '0', '-1', *NASTY])}"] if case.chance(0.3) else []),
         *(["--without_tokenizer"] if case.chance(0.4) else []),

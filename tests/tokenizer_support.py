@@ -1,8 +1,12 @@
 """Texts in two languages that tokenizers are trained on in tests."""
 
+import json
+
 import numpy as np
 
+from transformer_jax.convert.tokenizer_rules import RULES, with_rules
 from transformer_jax.data.tokenizers import train_tokenizer
+from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 
 
 def sentences(syllables):
@@ -35,3 +39,19 @@ def trained(kind):
 
 def encode(tokenizer, text):
     return tokenizer.encode_batch([text]).ids
+
+
+def as_roberta(tokenizer):
+    """Return a byte-level BPE of this project with RoBERTa's special ids: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3."""
+    values = json.loads(tokenizer.model_bytes)
+    ids = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+    values["model"]["vocab"] |= ids
+    for token in values["added_tokens"]:
+        token["id"] = ids.get(token["content"], token["id"])
+    values["added_tokens"].sort(key=lambda token: token["id"])
+    return ByteBPETokenizer(json.dumps(values).encode())
+
+
+def as_qwen(tokenizer):
+    """Return a byte-level BPE of this project that divides texts as Qwen2's tokenizer."""
+    return ByteBPETokenizer(with_rules(tokenizer.model_bytes, RULES["Qwen2Tokenizer"], adds_space=False))

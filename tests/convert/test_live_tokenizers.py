@@ -6,12 +6,16 @@ import json
 
 import pytest
 import sentencepiece
+from family_tokenizers_support import LINES as FAMILY_LINES
+from family_tokenizers_support import SPECS, divided, trained, write_mistral_pieces
+from family_tokenizers_support import write_folder as write_family
 from tokenizer_support import TEXTS
+from tokenizers import Tokenizer
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.convert.tokenizer_export import tokenizer_files
 from transformer_jax.convert.tokenizer_files import read_folder_tokenizer
-from transformer_jax.data.tokenizers import train_tokenizer
+from transformer_jax.data.tokenizers import Frame, train_tokenizer
 from transformer_jax.data.tokenizers.word_piece import read_word_piece
 from transformer_jax.tasks.task import TASKS
 
@@ -151,3 +155,45 @@ def test_exported_tokenizers(kind, family, task, tmp_path):
         first = [*start, *rows[0], *end]
         assert found["input_ids"] == [*first, *rows[1], *end]
         assert found["token_type_ids"] == [0] * len(first) + [1] * (len(rows[1]) + 1)
+
+
+@pytest.mark.parametrize("class_name", ["own", "PreTrainedTokenizerFast", "GPT2Tokenizer", None])
+@pytest.mark.parametrize("file", ["theirs", "of another family", "ours"])
+@pytest.mark.parametrize("family", SPECS)
+def test_tokenizers_of_families(family, file, class_name, tmp_path):
+    """Their files, tokenizer.json with the division of another family, and the files that we write."""
+    named = SPECS[family].class_name if class_name == "own" else class_name
+    write_family(tmp_path / "theirs", family, tokenizer_class=named)
+    if file == "of another family":
+        other = SPECS["smollm3" if family != "smollm3" else "qwen3"]
+        model = divided(Tokenizer.from_str(trained(family)), other.pattern, other.composes)
+        (tmp_path / "theirs" / "tokenizer.json").write_text(model.to_str())
+    folder, tokenizer = tmp_path / "theirs", read_folder_tokenizer(tmp_path / "theirs")
+    if file == "ours":
+        folder = tmp_path / "ours"
+        folder.mkdir()
+        frame = TASKS["masked_lm" if family == "roberta" else "language_model"].text_frame(
+            ModelConfig(architecture="encoder_only" if family == "roberta" else "decoder_only"), tokenizer.special_ids
+        )
+        for name, data in tokenizer_files(tokenizer, 64, frame).items():
+            (folder / name).write_bytes(data)
+        (folder / "config.json").write_text((tmp_path / "theirs" / "config.json").read_text())
+    theirs = AutoTokenizer.from_pretrained(folder)
+    texts = [*LINES, *FAMILY_LINES]
+    given = {"add_special_tokens": False, "split_special_tokens": True}
+    assert [theirs(text, **given)["input_ids"] for text in texts] == ids_of(tokenizer, texts)
+    # A class has a token of its own for a role that the settings leave out.
+    more = (family, named) == ("smollm3", "GPT2Tokenizer") and file != "ours"
+    assert len(theirs) == tokenizer.vocab_size + more
+
+
+def test_pieces_of_mistral(tmp_path):
+    """The files that we write for a SentencePiece model; LlamaTokenizer of transformers reads the model itself."""
+    write_mistral_pieces(tmp_path / "theirs")
+    tokenizer = read_folder_tokenizer(tmp_path / "theirs")
+    (tmp_path / "ours").mkdir()
+    for name, data in tokenizer_files(tokenizer, 64, Frame()).items():
+        (tmp_path / "ours" / name).write_bytes(data)
+    (tmp_path / "ours" / "config.json").write_text('{"model_type": "mistral", "vocab_size": 420}')
+    theirs, texts = AutoTokenizer.from_pretrained(tmp_path / "ours"), [*LINES, *FAMILY_LINES]
+    assert [theirs(text)["input_ids"] for text in texts] == ids_of(tokenizer, texts)

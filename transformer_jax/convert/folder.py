@@ -33,7 +33,8 @@ from transformer_jax.convert.special_ids import id_keys, special_ids_of
 from transformer_jax.convert.tables import Family
 from transformer_jax.convert.tensor_files import SHARD_BYTES, WRITTEN_TYPES, TensorFiles, write_tensors
 from transformer_jax.convert.tokenizer_export import tokenizer_files
-from transformer_jax.convert.tokenizer_files import EXPECTED, kind_of, read_folder_tokenizer
+from transformer_jax.convert.tokenizer_files import EXPECTED, JSON, kind_of, read_folder_tokenizer
+from transformer_jax.convert.tokenizer_rules import check_family
 from transformer_jax.data.labels import LABELS_FILE, labels_bytes
 from transformer_jax.data.tokenizers import NoText, SpecialIds, Tokenizer, TokenizerPair, sizes_text, tokenizer_by_file
 from transformer_jax.errors import CheckpointError, ConfigError
@@ -316,6 +317,8 @@ def save_pretrained(
             frame = frame._replace(start=of_source.start_of_text)
         marian = chosen.architecture == "encoder_decoder"
         side_files = tokenizer_files(tokenizer, config.max_length, frame, marian=marian, token_types=config.token_types)
+        if JSON in side_files:
+            check_family(chosen.name, chosen.label, side_files[JSON])
     tensors = folder_tensors.outgoing(chosen, config, by_path(params))
     with complete_folder(Path(path)) as folder:
         write_tensors(folder, tensors, dtype, shard_bytes, advance)

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformer_jax.convert.tokenizer_rules import Rules, rules_of, with_rules
 from transformer_jax.data.tokenizers import AddedTokens, Tokenizer, TokenizerPair, check_token_ids, plain
-from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer, of_gpt2, with_prefix_space
+from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer, of_gpt2
 from transformer_jax.data.tokenizers.library import LibraryTokenizer, is_word_piece, with_more_tokens
 from transformer_jax.data.tokenizers.numbered_pieces import NumberedPieces
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
@@ -38,9 +39,8 @@ _SENTINEL = re.compile(r"<extra_id_\d+>")
 _ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-# Classes of transformers that make byte-level BPE anew from its vocabulary, with the settings alone.
-_BYTE_LEVEL = ("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer")
-_BYTE_LEVEL_TYPES = ("gpt2", "roberta", "bart")
+_WITH_OTHER_RULES = ("qwen2", "qwen3", "olmo2", "smollm3", "mistral")
+"""The `model_type`s whose tokenizers of two files are not divided as GPT-2's."""
 
 
 class _Added(NamedTuple):
@@ -193,30 +193,31 @@ def _read(files: _Files) -> Tokenizer | None:
         own = of_vocabulary(read_bytes(folder / VOCABULARY), files.settings)
         return _with_library_tokens(own, VOCABULARY, files)
     if JSON in present:
-        data = with_prefix_space(files.json, _adds_space(files)) if _is_made_anew(files) else files.json
-        return _with_library_tokens(ByteBPETokenizer(data), JSON, files)
+        return _with_library_tokens(ByteBPETokenizer(_with_own_rules(files)), JSON, files)
     for pair in GPT2_PAIRS:
         if present.issuperset(pair):
             _check_splits_as_gpt2(files, pair)
-            data = with_prefix_space(of_gpt2(folder, pair).model_bytes, _adds_space(files))
+            rules = rules_of(files.class_name, files.model_type) or Rules()
+            data = with_rules(of_gpt2(folder, pair).model_bytes, rules, _adds_space(files))
             return _with_library_tokens(ByteBPETokenizer(data), pair[0], files)
     return None
 
 
 def _check_splits_as_gpt2(files: _Files, pair: tuple[str, str]) -> None:
-    """Raise DataError if two files of a byte-level BPE are those of Qwen, which splits texts in another way."""
-    other = files.class_name or files.model_type
-    if other.lower().startswith("qwen"):
+    """Raise DataError if two files of a byte-level BPE are those of a family that splits texts in another way."""
+    named = files.class_name.lower().startswith("qwen")
+    other = files.class_name if named else files.model_type
+    if named or other in _WITH_OTHER_RULES:
         raise DataError(
             f"{' and '.join(pair)} are read as the tokenizer of GPT-2, and {other} splits texts in another way; add "
             f"the {JSON} of this folder, which has its rules"
         )
 
 
-def _is_made_anew(files: _Files) -> bool:
-    """Return whether transformers reads from `tokenizer.json` the vocabulary alone, and the rest from the settings."""
-    named = files.class_name
-    return bool(files.settings) and (named in _BYTE_LEVEL or (not named and files.model_type in _BYTE_LEVEL_TYPES))
+def _with_own_rules(files: _Files) -> bytes:
+    """Return `tokenizer.json`, with the rules of the class that reads the folder in transformers, if it has some."""
+    rules = rules_of(files.class_name, files.model_type)
+    return files.json if rules is None or not files.settings else with_rules(files.json, rules, _adds_space(files))
 
 
 def _adds_space(files: _Files) -> bool:

@@ -11,7 +11,6 @@ special ids are those of the special tokens with usual names, such as `<|endofte
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -36,9 +35,9 @@ from transformer_jax.readers.archives import CompressedError, read_gzip
 from transformer_jax.readers.json_values import MAX_JSON_BYTES
 
 _SMALLEST = 256 + len(RESERVED)
-# Usual names of special tokens, by role: of this project, of GPT-2 and of Llama 3.
+# Usual names of special tokens, by role: of this project, of GPT-2, Llama 3, GPT-NeoX and OLMo 2.
 _ROLES = {
-    "pad": ("<pad>",),
+    "pad": ("<pad>", "<|padding|>", "<|pad|>"),
     "eos": ("</s>", "<|endoftext|>", "<|end_of_text|>"),
     "unk": ("<unk>",),
     "bos": ("<s>", "<|endoftext|>", "<|begin_of_text|>"),
@@ -165,18 +164,6 @@ def of_gpt2(folder: Path, files: tuple[str, str] = _GPT2_FILES) -> ByteBPETokeni
     special = next((names for names in _SPECIAL_TOKENS if vocabulary.keys() >= {*names}), ())
     tokenizer.add_special_tokens(list(special))
     return ByteBPETokenizer(tokenizer.to_str().encode("utf-8"))
-
-
-def with_prefix_space(model_bytes: bytes, adds_space: bool) -> bytes:
-    """Return a model whose plain `ByteLevel` puts a space in front of a text or not; another model as it is."""
-    values = parse_json(model_bytes)
-    before = values.get("pre_tokenizer") if isinstance(values, dict) else None
-    if not isinstance(before, dict) or before.get("type") != "ByteLevel":
-        return model_bytes
-    if before.get("add_prefix_space") == adds_space:
-        return model_bytes
-    before["add_prefix_space"] = adds_space
-    return json.dumps(values, ensure_ascii=False).encode("utf-8")
 
 
 def _content(folder: Path, name: str, files: tuple[str, str]) -> bytes:
