@@ -22,10 +22,11 @@ TEXT = "12 7 is a text"
 def language_model(seed=0, size=290, **fields):
     """Return a language model of two Pre-LN layers with two heads, whose texts are of numbers and a few words."""
     tokenizer = train_tokenizer([f"{n} {n * 7 % 60} is a text" for n in range(60)], "bpe", size)
-    model = ModelConfig(
+    usual = {
         **{"architecture": "decoder_only", "vocab_size": size, "emb_dim": 16, "num_heads": 2, "mlp_dim": 24},
-        **{"num_decoder_layers": 2, "max_length": 64, "norm_position": "pre", **fields},
-    )
+        **{"num_decoder_layers": 2, "max_length": 64, "norm_position": "pre"},
+    }
+    model = ModelConfig(**usual | fields)
     config = ExperimentConfig(model=model, task=TaskConfig(name="language_model")).resolved()
     return LanguageModel(config, random_params(config.model, seed), tokenizer)
 

@@ -10,8 +10,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def clients():
-    with served(language_model()) as one, served(language_model(), language_model(seed=1)) as two:
-        yield {1: one, 2: two}
+    with (
+        served(language_model()) as one,
+        served(language_model(), language_model(seed=1)) as two,
+        served(language_model(), token="secret") as closed,
+    ):
+        yield {1: one, 2: two, "with a token": closed}
 
 
 @pytest.fixture
@@ -24,7 +28,8 @@ def opened(browser, clients):
         page.set_viewport_size({"width": 1400, "height": 900, **size})
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"http://127.0.0.1:{clients[models].port}/{hash_}")
+        token = "?token=secret" if models == "with a token" else ""
+        page.goto(f"http://127.0.0.1:{clients[models].port}/{token}{hash_}")
         pages.append(page)
         return page
 
@@ -145,8 +150,26 @@ def test_a_text_that_is_too_long_is_said(browser, clients):
     page.close()
 
 
-def test_saved_files_show_what_was_shown(opened, browser, tmp_path):
-    page = opened()
+def test_an_address_with_choices_that_there_are_not_shows_the_usual_ones(opened):
+    page = opened(hash_="#text=12+7&measure=weights&form=cube&layer=9&place=40&ablated=x")
+    page.wait_for_selector("[data-place='1']")
+    assert page.input_value("#measure") == "entropy"
+    assert page.locator("[data-head][tabindex='0']").count() == 1
+    assert page.locator("[data-place][tabindex='0']").count() == 1
+
+
+def test_the_keyboard_stays_with_its_model(opened):
+    page = opened(models=2)
+    typed(page)
+    second = page.locator(".model").nth(1)
+    second.locator("[data-place='0']").focus()
+    page.keyboard.press("ArrowRight")
+    assert second.locator("[data-place='1']").evaluate("button => button === document.activeElement")
+
+
+@pytest.mark.parametrize("models", [1, "with a token"])
+def test_saved_files_show_what_was_shown(opened, browser, tmp_path, models):
+    page = opened(models=models)
     typed(page)
     page.locator("[data-head='1.1']").click()
     files = {}
@@ -165,5 +188,6 @@ def test_saved_files_show_what_was_shown(opened, browser, tmp_path):
     assert loss(still) == loss(page)
     still.locator("[data-place='2']").click()
     assert still.locator("[data-place='2']").get_attribute("aria-pressed") == "true"
+    assert still.locator("#measure option:disabled").count() == 2
     assert errors == []
     still.close()

@@ -3,13 +3,15 @@
 import http.client
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 from explorer_support import TEXT, language_model, served
 
 from transformer_jax.cli.main import main
+from transformer_jax.explorer import server
 from transformer_jax.explorer.server import FILES, MAX_BODY
+from transformer_jax.explorer.views import Explored
 
 pytestmark = pytest.mark.slow
 
@@ -108,12 +110,44 @@ def test_ten_requests_at_once_have_their_own_answers(client):
     assert looks[0]["losses"] != looks[1]["losses"]
 
 
-def test_a_client_that_disappears_does_no_harm(client):
-    for _ in range(3):
-        connection = http.client.HTTPConnection("127.0.0.1", client.port)
-        connection.request("POST", "/api/effects", json.dumps({"text": TEXT}).encode())
-        connection.close()
+def test_a_client_that_disappears_ends_its_computation(client, monkeypatch):
+    begun, ended = threading.Event(), threading.Event()
+
+    def effects(explored, text, by_mean, cancelled):
+        begun.set()
+        while not cancelled():
+            pass
+        ended.set()
+        raise CancelledError
+
+    monkeypatch.setattr(Explored, "effects", effects)
+    connection = http.client.HTTPConnection("127.0.0.1", client.port)
+    connection.request("POST", "/api/effects", json.dumps({"text": TEXT}).encode())
+    assert begun.wait(60)
+    connection.close()
+    assert ended.wait(60)
     assert client.json("/api/look", {"text": TEXT})[0] == 200
+
+
+def test_a_body_that_does_not_arrive_is_an_error(client, monkeypatch):
+    monkeypatch.setattr(server, "MAX_SECONDS", 0.1)
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
+    connection.putrequest("POST", "/api/look")
+    connection.putheader("Content-Length", "100")
+    connection.endheaders(b"{")
+    response = connection.getresponse()
+    assert response.status == 408
+    assert "did not arrive in time" in json.loads(response.read())["error"]
+    connection.close()
+
+
+def test_a_failure_of_the_server_is_json_too(client, monkeypatch):
+    def look(*_):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(Explored, "look", look)
+    status, found = client.json("/api/look", {"text": TEXT})
+    assert (status, found) == (500, {"error": "the server has failed; its terminal says why"})
 
 
 def test_half_a_request_does_not_keep_the_others_waiting(client):
@@ -132,6 +166,11 @@ def test_half_a_request_does_not_keep_the_others_waiting(client):
 def test_a_port_in_use_is_named(client, tmp_path, capsys):
     assert main(["explore", f"--checkpoint={tmp_path}", f"--port={client.port}"]) == 2
     assert f"--host=127.0.0.1 --port={client.port}: Address already in use" in capsys.readouterr().err
+
+
+def test_a_port_that_there_is_not(tmp_path, capsys):
+    assert main(["explore", f"--checkpoint={tmp_path}", "--port=70000"]) == 2
+    assert "--port=70000: expected at most 65535" in capsys.readouterr().err
 
 
 def test_one_or_two_checkpoints(capsys):

@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+from concurrent.futures import CancelledError
 
 import jax
 import jax.numpy as jnp
@@ -85,8 +86,45 @@ def test_the_effect_of_a_head_is_the_rise_of_the_mean_loss_without_it(model):
     assert effects[1][0] == pytest.approx(np.mean(explored.look(TEXT, [Head(1, 0)])["losses"]) - before, abs=3e-5)
 
 
-def test_the_induction_score_is_the_weight_on_the_token_after_the_first_occurrence(model):
+def test_effects_can_be_cancelled_between_passes(model):
+    asked = []
+
+    def cancelled():
+        asked.append(None)
+        return len(asked) > 2
+
+    with pytest.raises(CancelledError):
+        Explored(model, "m").effects(TEXT, cancelled=cancelled)
+    assert len(asked) == 3
+
+
+def test_a_head_that_attends_as_far_back_as_the_repetition_has_the_induction_score_one():
+    """Positions are unit vectors; a query at t asks for the key at t - 23, as a token of 24 that are repeated does."""
+    planted = language_model(
+        **{"emb_dim": 128, "head_dim": 128, "position_encoding": "learned", "scale_embeddings": False},
+        **{"use_bias": False, "max_length": 128, "num_decoder_layers": 1},
+    )
+    params = jax.tree.map(jnp.zeros_like, planted.params)
+    decoder = params["decoder"]
+    eye = jnp.eye(128)
+    layers = decoder["layers"]
+    attention = {
+        **layers["self_attention"],
+        "query": {"kernel": layers["self_attention"]["query"]["kernel"].at[0, :, 1].set(10 * jnp.roll(eye, -23, 1))},
+        "key": {"kernel": layers["self_attention"]["key"]["kernel"].at[0, :, 1].set(eye)},
+    }
+    norms = jax.tree.map(jnp.ones_like, layers["self_attention_residual"])
+    layers = {**layers, "self_attention": attention, "self_attention_residual": norms}
+    table = {"embedding": eye}
+    params = {**params, "decoder": {**decoder, "layers": layers, "position_embedding": table}}
+    scores = Explored(dataclasses.replace(planted, params=params), "m").induction
+    assert scores[0][1] > 0.99
+    assert scores[0][0] < 0.05
+
+
+def test_the_induction_score_of_equal_weights():
     """Without queries, a query attends equally to all tokens before it and to itself."""
+    model = language_model()
     flat = jax.tree.map(jnp.zeros_like, model.params["decoder"]["layers"]["self_attention"]["query"])
     layers = model.params["decoder"]["layers"]
     attention = {**layers["self_attention"], "query": flat}
@@ -136,6 +174,13 @@ def test_a_recurrent_model_has_no_residual_stream():
     config = ModelConfig(architecture="recurrent", num_encoder_layers=0, tie_output=False, vocab_size=19)
     with pytest.raises(ConfigError, match="the explorer shows Transformers with a decoder"):
         names_of(config.resolved())
+
+
+def test_a_diverged_model_is_named(model):
+    params = jax.tree.map(lambda x: x * jnp.nan, model.params)
+    for look in (Explored.look, Explored.effects):
+        with pytest.raises(DataError, match="outputs are not finite"):
+            look(Explored(dataclasses.replace(model, params=params), "m"), TEXT)
 
 
 def test_random_parameters_of_another_seed_are_another_model(model):

@@ -26,6 +26,7 @@ MODELS = {
         **{"architecture": "decoder_only", "norm_position": "pre", "layer_pattern": "AB", "num_decoder_layers": 3},
         **{"layer_kinds": "A:; B: mixer=gated_delta", "position_encoding": "rotary"},
     },
+    "scaled": {"architecture": "decoder_only", "norm_position": "pre", "residual_multiplier": 0.5},
     "parallel": {"architecture": "decoder_only", "norm_position": "pre", "parallel": "one_norm", "num_kv_heads": 2},
 }
 
@@ -57,18 +58,22 @@ def test_places_are_read_and_their_parts_fit_together(name):
     own = stack(config)
     for layer in range(getattr(config, f"num_{own}_layers")):
         at = {place.removeprefix(f"{own}/{layer}/"): value for place, value in read.places.items()}
-        if "self_attention/weights" in at and f"{own}/{layer}/self_attention/weights" in read.places:
+        mixer = "gated_delta" if (name, layer) == ("mixed", 1) else "self_attention"
+        assert ("self_attention/weights" in at) == (mixer == "self_attention")
+        if mixer == "self_attention":
             assert_close(at["self_attention/weights"].sum(-1), np.ones(at["self_attention/weights"].shape[:3]))
-            heads = at["self_attention/heads"]
-            assert heads.shape[2:] == (config.num_heads, config.value_head_dim)
-        if config.norm_position == "pre" and config.parallel == "none":
-            mixer = next(
-                part for part in ("self_attention", "gated_delta") if f"{own}/{layer}/{part}/output" in read.places
-            )
-            before, after = read.places[f"{own}/{layer}/input"], read.places[f"{own}/{layer}/{mixer}/stream"]
-            assert_close(after, before + read.places[f"{own}/{layer}/{mixer}/output"])
-            last = read.places[f"{own}/{layer}/feed_forward/stream"]
-            assert_close(last, after + read.places[f"{own}/{layer}/feed_forward/output"])
+        assert at[f"{mixer}/heads"].shape[2:] == (config.num_heads, config.value_head_dim)
+        parts = [mixer, *(["cross_attention"] if name == "both" else []), "feed_forward"]
+        before = [at["input"], *(at[f"{part}/stream"] for part in parts)]
+        for part, start, end in zip(parts, before[:-1], before[1:], strict=True):
+            output = at[f"{part}/output"]
+            if config.norm_position == "pre":
+                assert_close(end, start + output * (0.5 if name == "scaled" else 1))
+            elif config.norm_position == "post":
+                sums, norm = np.asarray(start + output), params[own]["layers"][f"{part}_residual"]["norm"]
+                centred = sums - sums.mean(-1, keepdims=True)
+                normed = centred / np.sqrt(centred.var(-1, keepdims=True) + config.norm_epsilon)
+                assert_close(end, normed * np.asarray(norm["scale"][layer]) + np.asarray(norm["bias"][layer]))
     assert_close(read.places["logits"], read.outputs)
 
 

@@ -24,7 +24,10 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.host import exit_codes
 
 OVERRIDES = ()
-DEFAULT_PORT = 8765
+DEFAULT_PORT, MAX_PORT = 8765, 65535
+EVERYWHERE = ("0.0.0.0", "::")
+"""Addresses that stand for all of this machine."""
+MAX_CONNECTIONS = 64
 
 
 def define(values: flags.FlagValues) -> None:
@@ -50,6 +53,8 @@ def run(arguments: Arguments) -> int:
     from transformer_jax.explorer.views import Explored
     from transformer_jax.host.compilation_cache import use_compilation_cache
 
+    if values.port > MAX_PORT:
+        raise ConfigError(f"--port={values.port}: expected at most {MAX_PORT}")
     use_compilation_cache()
     listener = _listener(values.host, values.port)
     models = [Explored(load_language_model(path), _label(path, values.checkpoint)) for path in values.checkpoint]
@@ -57,23 +62,30 @@ def run(arguments: Arguments) -> int:
         model.look("")  # compiles the program of short texts
     is_local = values.host in ("127.0.0.1", "localhost", "::1")
     token = "" if is_local else secrets.token_urlsafe(16)
-    name = values.host if is_local else socket.gethostname()
+    name = socket.gethostname() if values.host in EVERYWHERE else values.host
+    name = f"[{name}]" if ":" in name else name
     print(f"http://{name}:{values.port}/{f'?token={token}' if token else ''}", flush=True)
     print("Stop with Ctrl-C.", flush=True)
-    config = uvicorn.Config(application(models, values.port, token), log_level="warning", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        application(models, values.port, token),
+        log_level="warning",
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=1,
+    )
     uvicorn.Server(config).run(sockets=[listener])
     return exit_codes.OK
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    """Return a bound socket; raise ConfigError if the port is in use, or the address is not of this machine."""
+    """Return a listening socket; raise ConfigError if the port is in use, or the address is not of this machine."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen()
     except OSError as error:
         listener.close()
-        raise ConfigError(f"--host={host} --port={port}: {error.strerror}; choose another port") from error
+        raise ConfigError(f"--host={host} --port={port}: {error.strerror or error}; choose others") from error
     return listener
 
 

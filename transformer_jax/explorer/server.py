@@ -8,8 +8,11 @@ address.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,14 @@ from transformer_jax.readers import parse_json, read_bytes
 
 MAX_BODY = 64 * 1024
 """Bytes of a request."""
+MAX_SECONDS = 10.0
+"""Time in which the body of a request must arrive."""
+WATCHED_EVERY = 0.2
+"""Seconds between two looks at whether the client is still there."""
+CLIENT_HAS_GONE = 499
+"""Status of an answer that nobody reads."""
+HTTP_PORT = 80
+"""The port that browsers leave out of a host name."""
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 FILES = {
     "": ("index.html", "text/html"),
@@ -59,11 +70,12 @@ def application(models: Sequence[Explored], port: int, token: str = "") -> Starl
 
     def check(request: Request) -> None:
         host = request.headers.get("host", "")
+        own = {f"{name}:{port}" for name in LOCAL} | ({*LOCAL} if port == HTTP_PORT else set())
         if token:
             given = request.query_params.get("token", "") or request.headers.get("x-token", "")
             if not secrets.compare_digest(given.encode(), token.encode()):
                 raise Refused(403, "the address needs its token")
-        elif host not in {f"{name}:{port}" for name in LOCAL}:
+        elif host not in own:
             raise Refused(403, f"this server does not answer to the name '{host}'")
         origin = request.headers.get("origin")
         if origin is not None and origin != f"http://{host}":
@@ -78,32 +90,35 @@ def application(models: Sequence[Explored], port: int, token: str = "") -> Starl
 
         return serve
 
-    def answer(function: Callable[[Any], Any]) -> Callable[[Request], Awaitable[Response]]:
+    def answer(function: Callable[[Any, Callable[[], bool]], Any]) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
             check(request)
             asked = await _body(request)
+            gone = threading.Event()
             try:
-                async with one_at_a_time:
-                    if await request.is_disconnected():
-                        return Response(status_code=499, headers=HEADERS)
-                    found = await run_in_threadpool(function, asked)
+                async with one_at_a_time, _watched(request, gone):
+                    if gone.is_set():
+                        raise CancelledError
+                    found = await run_in_threadpool(function, asked, gone.is_set)
+            except CancelledError:
+                return Response(status_code=CLIENT_HAS_GONE, headers=HEADERS)
             except UserError as error:
                 return JSONResponse({"error": str(error)}, 400, HEADERS)
             return JSONResponse(found, headers=HEADERS)
 
         return serve
 
-    def look(asked: Any) -> dict[str, Any]:
+    def look(asked: Any, cancelled: Callable[[], bool]) -> dict[str, Any]:
         fields = Fields(asked)
         ablated = [Head(*pair) for pair in fields.pairs("ablated")]
         return _model(models, fields).look(fields.text("text"), ablated, fields.get("by_mean", bool, False))
 
-    def effects(asked: Any) -> dict[str, Any]:
+    def effects(asked: Any, cancelled: Callable[[], bool]) -> dict[str, Any]:
         fields = Fields(asked)
-        found = _model(models, fields).effects(fields.text("text"), fields.get("by_mean", bool, False))
-        return {"numbers": found}
+        by_mean = fields.get("by_mean", bool, False)
+        return {"numbers": _model(models, fields).effects(fields.text("text"), by_mean, cancelled)}
 
-    def induction(asked: Any) -> dict[str, Any]:
+    def induction(asked: Any, cancelled: Callable[[], bool]) -> dict[str, Any]:
         return {"numbers": _model(models, Fields(asked)).induction}
 
     async def about(request: Request) -> Response:
@@ -114,11 +129,15 @@ def application(models: Sequence[Explored], port: int, token: str = "") -> Starl
         assert isinstance(error, HTTPException)
         return JSONResponse({"error": error.detail}, error.status_code, HEADERS)
 
+    async def broken(request: Request, error: Exception) -> Response:
+        return JSONResponse({"error": "the server has failed; its terminal says why"}, 500, HEADERS)
+
     routes = [Route(f"/{path}", file(*of_file)) for path, of_file in FILES.items()]
     routes.append(Route("/api/about", about))
     for name, function in {"look": look, "effects": effects, "induction": induction}.items():
         routes.append(Route(f"/api/{name}", answer(function), methods=["POST"]))
-    return Starlette(routes=routes, exception_handlers={HTTPException: refused})
+    handlers: Mapping[Any, Any] = {HTTPException: refused, Exception: broken}
+    return Starlette(routes=routes, exception_handlers=handlers)
 
 
 def page_file(name: str) -> bytes:
@@ -126,15 +145,36 @@ def page_file(name: str) -> bytes:
     return read_bytes(Path(__file__).parent / "page" / name)
 
 
+@contextlib.asynccontextmanager
+async def _watched(request: Request, gone: threading.Event) -> AsyncGenerator[None]:
+    """Set the event when the client disappears while the computation inside runs."""
+
+    async def watch() -> None:
+        while not await request.is_disconnected():
+            await asyncio.sleep(WATCHED_EVERY)
+        gone.set()
+
+    if await request.is_disconnected():
+        gone.set()
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+
+
 async def _body(request: Request) -> Any:
     """Return the JSON of a request; raise HTTPException if it is too long, or is none."""
     parts, size = [], 0
     try:
-        async for part in request.stream():
-            size += len(part)
-            if size > MAX_BODY:
-                raise HTTPException(413, f"the request has more than {MAX_BODY:,} bytes")
-            parts.append(part)
+        async with asyncio.timeout(MAX_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > MAX_BODY:
+                    raise HTTPException(413, f"the request has more than {MAX_BODY:,} bytes")
+                parts.append(part)
+    except TimeoutError:
+        raise HTTPException(408, "the request did not arrive in time") from None
     except ClientDisconnect:
         raise HTTPException(400, "the client has gone") from None
     try:

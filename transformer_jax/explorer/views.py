@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ import numpy as np
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.inspection.places import places, run_with
+from transformer_jax.nn.places import Replace
 from transformer_jax.tasks.trained.text_generator import TextGenerator, stacks_text
 from transformer_jax.typing import Array, Batch, Params
 
@@ -98,39 +100,66 @@ def _likeliest(logits: Array, number: int) -> tuple[Array, Array]:
     return values, ids
 
 
-@functools.partial(jax.jit, static_argnames=("model", "names"))
-def _seen(
-    model: ModelConfig, names: Names, params: Params, batch: Batch, next_ids: Array, keep: Array, mean_share: Array
-) -> Seen:
-    """Return what the page shows.
+class Asked(NamedTuple):
+    """The arrays of a pass over one text of T tokens, with padding.
 
-    Args:
-      next_ids: [T], the token after each; of padding and of the last, any. keep: [L', N], 0 for heads that are ablated.
-      mean_share: 1 if they are replaced by their mean over the text, 0 if by zeros.
+    read, next_ids: [T] int32, the tokens and the one after each; is_token: [T]. keep: [L', N], 0 for heads that are
+    left out. mean_share: 1 if they are replaced by their mean over the text, 0 if by zeros.
     """
-    is_token = batch["is_token"][0]  # [T]
-    batch = {"decoder_inputs": batch["decoder_inputs"]}
-    as_is = run_with(model, params, batch, [name for _, name in names.heads])
+
+    read: Any
+    next_ids: Any
+    is_token: Any
+    keep: Any
+    mean_share: Any
+
+    @property
+    def batch(self) -> Batch:
+        return {"decoder_inputs": self.read[None]}
+
+
+def _without(model: ModelConfig, names: Names, params: Params, asked: Asked) -> dict[str, Replace]:
+    """Return the functions that leave heads out, by place."""
+    as_is = run_with(model, params, asked.batch, [name for _, name in names.heads]).places
     replace = {}
     for row, (_, name) in enumerate(names.heads):
-        heads = as_is.places[name][0].astype(jnp.float32)  # [T, N, H]
-        mean = (heads * is_token[:, None, None]).sum(0) / is_token.sum() * mean_share
-        replace[name] = jax.tree_util.Partial(_blended, keep=keep[row], mean=mean)
-    ran = run_with(model, params, batch, [*names.streams, *(name for _, name in names.weights)], replace)
-    lens = []
-    for name in names.streams:
-        ended = {names.streams[-1]: jax.tree_util.Partial(_put, new=ran.places[name])}
-        lens.append(_likeliest(run_with(model, params, batch, replace=ended).outputs[0], NUM_OF_LENS))
+        heads = as_is[name][0].astype(jnp.float32)  # [T, N, H]
+        mean = (heads * asked.is_token[:, None, None]).sum(0) / asked.is_token.sum() * asked.mean_share
+        replace[name] = jax.tree_util.Partial(_blended, keep=asked.keep[row], mean=mean)
+    return replace
+
+
+def _of_next(logits: Array, asked: Asked) -> Array:
+    return jnp.take_along_axis(jax.nn.log_softmax(logits), asked.next_ids[:, None], axis=-1)[:, 0]
+
+
+@functools.partial(jax.jit, static_argnames=("model", "names"))
+def _seen(model: ModelConfig, names: Names, params: Params, asked: Asked) -> Seen:
+    read = [*names.streams, *(name for _, name in names.weights)]
+    ran = run_with(model, params, asked.batch, read, _without(model, names, params, asked))
+
+    def ended(stream: Array) -> tuple[Array, Array]:
+        replace = {names.streams[-1]: jax.tree_util.Partial(_put, new=stream)}
+        return _likeliest(run_with(model, params, asked.batch, replace=replace).outputs[0], NUM_OF_LENS)
+
+    lens_log_probs, lens_ids = jax.lax.map(ended, jnp.stack([ran.places[name] for name in names.streams]))
     log_probs, ids = _likeliest(ran.outputs[0], NUM_PREDICTIONS)
-    of_next = jnp.take_along_axis(jax.nn.log_softmax(ran.outputs[0]), next_ids[:, None], axis=-1)[:, 0]
+    weights = [ran.places[name][0] for _, name in names.weights]
     return Seen(
         log_probs,
         ids,
-        of_next,
-        jnp.stack([values for values, _ in lens]),
-        jnp.stack([tokens for _, tokens in lens]),
-        jnp.stack([ran.places[name][0] for _, name in names.weights]) if names.weights else jnp.zeros((0, 0, 0, 0)),
+        _of_next(ran.outputs[0], asked),
+        lens_log_probs,
+        lens_ids,
+        jnp.stack(weights) if weights else jnp.zeros((0, 0, 0, 0)),
     )
+
+
+@functools.partial(jax.jit, static_argnames=("model", "names"))
+def _log_probs(model: ModelConfig, names: Names, params: Params, asked: Asked) -> Array:
+    """Return the log-probability of the next token at every place, [T]."""
+    replace = _without(model, names, params, asked)
+    return _of_next(run_with(model, params, asked.batch, replace=replace).outputs[0], asked)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,31 +183,45 @@ class Explored:
         read = self._read(text)
         return self._shown(text, read, self._seen(read, self._keep(ablated), by_mean))
 
-    def effects(self, text: str, by_mean: bool = False) -> list[list[float]]:
-        """Return by how much the loss rises if a head is left out, nats per token, [layers with attention][heads].
+    def effects(
+        self, text: str, by_mean: bool = False, cancelled: Callable[[], bool] = lambda: False
+    ) -> list[list[float]]:
+        """Return by how much the loss rises without one head: nats per token, [layers with attention][heads].
 
-        Args: as of `look`. Raises: DataError for a text without a token, or one that is too long.
+        Args:
+          text, by_mean: as of `look`. cancelled: asked before every pass.
+        Raises: DataError for a text without a token, or one that is too long; CancelledError.
         """
         read = self._read(text)
         if len(read) == 1:
             raise DataError("the text has no token whose loss could change")
+        model = self.generator.config.model
 
         def loss(keep: np.ndarray) -> float:
-            return float(-self._seen(read, keep, by_mean).of_next[: len(read) - 1].mean())
+            if cancelled():
+                raise CancelledError
+            asked = self._asked(read, keep, by_mean)
+            log_probs = jax.device_get(_log_probs(model, self.names, self.generator.params, asked))[: len(read) - 1]
+            _check_finite(log_probs)
+            return float(-log_probs.mean())
 
-        before = loss(self._keep())
-        heads = range(self.generator.config.model.num_heads)
+        before, heads = loss(self._keep()), range(model.num_heads)
         return [[round(loss(self._keep([Head(layer, n)])) - before, 5) for n in heads] for layer, _ in self.names.heads]
 
     @functools.cached_property
     def induction(self) -> list[list[float]]:
         """The induction score of every head: its mean weight, from a token that has occurred before, on the token after
-        that first occurrence (Olsson et al. 2022), over random tokens that are repeated once.
+        that first occurrence (Olsson et al. 2022), over different random tokens that are repeated once.
+
+        Raises: DataError for a model that reads too few tokens, or has too few.
         """
-        most = (self._most_tokens - 1) // 2
-        count = min(REPEATED, most)
-        rng = np.random.default_rng(0)
-        once = rng.integers(0, self.generator.config.model.vocab_size, count).tolist()
+        special = self.generator.tokenizer.special_ids
+        roles = {special.pad, special.eos, special.unk, special.bos, special.mask, special.cls, special.sep}
+        ordinary = sorted({*range(self.generator.config.model.vocab_size)} - roles - {*special.sentinels})
+        count = min(REPEATED, (self._most_tokens - 1) // 2, len(ordinary))
+        if count < 2:
+            raise DataError("the model has too few tokens or positions for an induction score")
+        once = np.random.default_rng(0).choice(ordinary, count, replace=False).tolist()
         seen = self._seen([self.generator.config.model.decoder_start_id, *once, *once], self._keep())
         queries = np.arange(count + 1, 2 * count + 1)
         return np.round(np.asarray(seen.weights, np.float64)[:, :, queries, queries - count + 1].mean(-1), 5).tolist()
@@ -201,15 +244,18 @@ class Explored:
             keep[rows[layer], head] = 0
         return keep
 
-    def _seen(self, read: Sequence[int], keep: np.ndarray, by_mean: bool = False) -> Seen:
+    def _asked(self, read: Sequence[int], keep: np.ndarray, by_mean: bool = False) -> Asked:
         length = min(-(-len(read) // MULTIPLE) * MULTIPLE, self._most_tokens)
-        padded = np.zeros((2, length), np.int32)
-        padded[0, : len(read)], padded[1, : len(read) - 1] = read, read[1:]
-        is_token = np.arange(length)[None] < len(read)
-        batch = {"decoder_inputs": padded[:1], "is_token": is_token}
-        generator = self.generator
-        seen = _seen(generator.config.model, self.names, generator.params, batch, padded[1], keep, np.float32(by_mean))
-        return jax.device_get(seen)
+        ids = np.zeros((2, length), np.int32)
+        ids[0, : len(read)], ids[1, : len(read) - 1] = read, read[1:]
+        return Asked(ids[0], ids[1], np.arange(length) < len(read), keep, np.float32(by_mean))
+
+    def _seen(self, read: Sequence[int], keep: np.ndarray, by_mean: bool = False) -> Seen:
+        model = self.generator.config.model
+        seen = jax.device_get(_seen(model, self.names, self.generator.params, self._asked(read, keep, by_mean)))
+        for array in (seen.log_probs, seen.lens_log_probs, seen.weights):
+            _check_finite(array)
+        return seen
 
     @property
     def _most_tokens(self) -> int:
@@ -250,6 +296,11 @@ class Explored:
                 **head_numbers(weights),
             },
         }
+
+
+def _check_finite(array: Any) -> None:
+    if not np.isfinite(array).all():
+        raise DataError("the model's outputs are not finite; its training has diverged")
 
 
 def head_numbers(weights: np.ndarray) -> dict[str, list[list[float]]]:

@@ -12,8 +12,8 @@ The places of a Transformer, in the order of the pass, for each stack (`encoder`
     STACK/LAYER/PART/weights          [B, N, T, S]    attention weights, after the softmax
     STACK/LAYER/PART/heads            [B, T, N, Hv]   the outputs of heads, before they are joined
     STACK/LAYER/feed_forward/hidden   [B, T, F]       after the activation
-    STACK/LAYER/PART/output           [B, T, D]       what the part computes
-    STACK/LAYER/PART/stream           [B, T, D]       the residual stream after the part
+    STACK/LAYER/PART/output           [B, T, D]       what the part computes, before a norm of it and its factors
+    STACK/LAYER/PART/stream           [B, T, D]       the residual stream after the part, and after a norm there
     STACK/output                      [B, T, D]       the output of the stack, after its final norm
     logits                            [B, T, V]       or `outputs` of the task's head
 

@@ -2,20 +2,22 @@
 
 import { element } from "./drawing.js";
 import { modelPanels } from "./panels.js";
-import { DEFAULTS, fromAddress, toAddress, toggled } from "./state.js";
+import { DEFAULTS, fromAddress, offered, toAddress, toggled } from "./state.js";
 import { saveJson, savePage, saveSvg } from "./export.js";
 
 const byId = (id) => document.getElementById(id);
 const saved = byId("saved") ? JSON.parse(byId("saved").textContent) : null;
 const token = new URLSearchParams(location.search).get("token");
-let state = saved ? { ...DEFAULTS, ...saved.state } : fromAddress(location.hash);
-let models = saved ? saved.models : [];
+const HEADERS = token ? { "X-Token": token } : {};
 const ASKED = ["induction", "effects"];
 const CHOICES = [["measure", "measure"], ["order", "order"], ["form-of", "form"], ["by", "by"]];
+const OPTIONS = Object.fromEntries(CHOICES.map(([id, name]) => [name, [...byId(id).options].map(({ value }) => value)]));
+let state = offered(saved ? { ...DEFAULTS, ...saved.state } : fromAddress(location.hash), OPTIONS);
+let models = saved ? saved.models : [];
 let asking = null, timer = null;
 
 async function ask(path, body, signal) {
-  const headers = { "Content-Type": "application/json", ...(token ? { "X-Token": token } : {}) };
+  const headers = { "Content-Type": "application/json", ...HEADERS };
   const response = await fetch(path, { method: body ? "POST" : "GET", headers, signal, body: body && JSON.stringify(body) });
   const found = await response.json();
   if (!response.ok) throw new Error(found.error || response.statusText);
@@ -34,13 +36,16 @@ async function look() {
   const mine = (asking = new AbortController()), { text, ablated, by } = state;
   say("computing");
   try {
-    for (const [number, model] of models.entries()) {
-      const own = ablated.filter(([layer, head]) => layer < model.about.layers && head < model.about.heads);
+    const found = [];
+    for (const [number, { about }] of models.entries()) {
+      const own = ablated.filter(([layer, head]) => layer < about.layers && head < about.heads);
       const asked = { model: number, text };
-      model.look = await ask("api/look", { ...asked, ablated: own, by_mean: by === "mean" }, mine.signal);
-      model.base = own.length ? await ask("api/look", asked, mine.signal) : null;
+      const look = await ask("api/look", { ...asked, ablated: own, by_mean: by === "mean" }, mine.signal);
+      const base = own.length ? await ask("api/look", asked, mine.signal) : null;
+      found.push({ about, look, base });
     }
-    await measure(mine.signal);
+    await measure(found, mine.signal);
+    models = found; // at once, so that what is drawn fits together
     say("");
     draw();
   } catch (error) {
@@ -49,9 +54,9 @@ async function look() {
 }
 
 // Numbers of heads that need further passes are asked for when they are shown.
-async function measure(signal) {
-  if (saved || !ASKED.includes(state.measure)) return;
-  for (const [number, model] of models.entries()) {
+async function measure(found, signal) {
+  if (!ASKED.includes(state.measure)) return;
+  for (const [number, model] of found.entries()) {
     const { attention } = model.look;
     if (attention[state.measure] || !attention.layers.length || model.look.tokens.length < 2) continue;
     const asked = { model: number, text: state.text, by_mean: state.by === "mean" };
@@ -59,28 +64,36 @@ async function measure(signal) {
   }
 }
 
-function set(changes, focus) {
+function set(changes) {
   const before = state;
   state = { ...state, ...changes };
   if (!saved) history.replaceState(null, "", toAddress(state));
   const asks = ["text", "by", "measure"].some((name) => before[name] !== state[name]) || before.ablated !== state.ablated;
   if (asks) look(); else draw();
-  if (focus) document.querySelector(focus === "token" ? `[data-place="${state.place}"]` : `[data-head="${state.layer}.${state.head}"]`)?.focus();
+}
+
+// The buttons of the model whose button has the focus, which drawing makes anew.
+function focuser() {
+  const sections = () => [...document.querySelectorAll(".model")];
+  const number = sections().indexOf(document.activeElement?.closest(".model"));
+  const { place, head } = document.activeElement?.dataset ?? {};
+  const wanted = () => (place !== undefined ? `[data-place="${state.place}"]` : `[data-head="${state.layer}.${state.head}"]`);
+  if (number < 0 || (place === undefined && head === undefined)) return () => {};
+  return () => sections()[number]?.querySelector(wanted())?.focus();
 }
 
 const act = {
-  place: (place, focus) => place !== state.place && set({ place }, focus),
-  head: (layer, head, focus) => set({ layer, head }, focus),
+  place: (place) => place !== state.place && set({ place }),
+  head: (layer, head) => set({ layer, head }),
   toggle: (layer, head) => (saved ? say("a saved page cannot compute; start the explorer", true) : set({ ...toggled(state, layer, head), layer, head })),
 };
 
 function draw() {
   if (!models.length || !models.every((model) => model.look)) return;
-  const focused = document.activeElement?.dataset ?? {}, { place, head } = focused;
+  const focus = focuser();
   byId("main").className = models.length > 1 ? "two" : "";
   byId("main").replaceChildren(...compared(), ...models.map((model) => modelPanels(model, state, act)));
-  if (place !== undefined) document.querySelector(`[data-place="${state.place}"]`)?.focus();
-  if (head !== undefined) document.querySelector(`[data-head="${state.layer}.${state.head}"]`)?.focus();
+  focus();
   for (const [id, name] of CHOICES) byId(id).value = state[name];
 }
 
@@ -114,9 +127,9 @@ function listen() {
     if (picture) saveSvg(picture);
   });
   byId("save-json").addEventListener("click", () => saveJson(models, state));
-  byId("save-page").addEventListener("click", () => savePage(models, state));
+  byId("save-page").addEventListener("click", () => savePage(models, state, HEADERS).catch((error) => say(error.message, true)));
   addEventListener("hashchange", () => {
-    state = fromAddress(location.hash);
+    state = offered(fromAddress(location.hash), OPTIONS);
     text.value = state.text;
     look();
   });
@@ -125,7 +138,8 @@ function listen() {
 async function start() {
   listen();
   if (saved) {
-    byId("text").disabled = true;
+    byId("text").disabled = byId("by").disabled = true;
+    for (const option of byId("measure").options) option.disabled = !models.every(({ look }) => look.attention[option.value]);
     byId("save-page").hidden = byId("restore").hidden = true;
     say("A saved page: it shows what was computed, and computes nothing.");
   } else {

@@ -27,8 +27,12 @@ export function saveJson(models, state) {
 }
 
 // The scripts become one, so that the file can be opened from a disk, where modules cannot be loaded.
-export async function savePage(models, state) {
-  const text = async (name) => (await fetch(name)).text();
+export async function savePage(models, state, headers) {
+  const text = async (name) => {
+    const response = await fetch(name, { headers });
+    if (!response.ok) throw new Error(`${name}: ${response.statusText}`);
+    return response.text();
+  };
   const page = await text("./"), css = await text("app.css"), names = ["state", "drawing", "panels", "export", "app"];
   const scripts = await Promise.all(names.map((name) => text(`${name}.js`)));
   const joined = scripts.map((script) => script.replace(/^import .*$/gm, "").replace(/^export /gm, "")).join("\n").replaceAll("</script", "<\\/script");

@@ -28,15 +28,16 @@ function move(event, keys, index, count, go) {
 function tokens(look, base, state, act) {
   const most = 8;
   const row = element("div", { class: "tokens", role: "group", "aria-label": "tokens; colour: loss" });
+  const here = Math.min(state.place, look.tokens.length - 1);
   look.tokens.forEach((token, index) => {
     const loss = index ? look.losses[index - 1] : null;
     const change = base && index ? `, ${signed(loss - base.losses[index - 1])} by the heads that are left out` : "";
     row.append(element("button", {
-      type: "button", class: "token", "aria-pressed": String(index === state.place), "data-place": index,
-      share: loss === null ? 0 : Math.min(1, loss / most), tabindex: index === state.place ? 0 : -1,
+      type: "button", class: "token", "aria-pressed": String(index === here), "data-place": index,
+      share: loss === null ? 0 : Math.min(1, loss / most), tabindex: index === here ? 0 : -1,
       title: loss === null ? "start" : `loss ${loss.toFixed(3)} nats${change}`,
       onclick: () => act.place(index),
-      onkeydown: (event) => move(event, { ArrowRight: 1, ArrowLeft: -1 }, index, look.tokens.length, (to) => act.place(to, "token")),
+      onkeydown: (event) => move(event, { ArrowRight: 1, ArrowLeft: -1 }, index, look.tokens.length, act.place),
     }, token));
   });
   const total = look.losses.reduce((a, b) => a + b, 0);
@@ -67,29 +68,33 @@ function bar(p) {
 function heads(look, about, state, act) {
   const { layers, heads: count } = look.attention;
   if (!layers.length) return element("p", { class: "hint" }, "No layer of this model has attention.");
-  const values = look.attention[state.measure] || layers.map(() => Array(count).fill(0));
+  const computed = look.attention[state.measure], values = computed || layers.map(() => Array(count).fill(0));
   const most = Math.max(...values.flat().map(Math.abs), 1e-9);
   const all = layers.flatMap((layer, row) => Array.from({ length: count }, (_, head) => ({ layer, head, value: values[row][head] })));
   if (state.order === "number") all.sort((a, b) => b.value - a.value);
   const grid = element("div", { class: "heads", role: "group", "aria-label": "heads" });
   grid.style.gridTemplateColumns = `repeat(${Math.min(count, 16)}, minmax(3.4rem, max-content))`;
+  const isChosen = ({ layer, head }) => layer === state.layer && head === state.head;
+  const reached = Math.max(0, all.findIndex(isChosen));
   all.forEach(({ layer, head, value }, index) => {
-    const chosen = layer === state.layer && head === state.head, out = isOut(state, layer, head);
+    const chosen = isChosen({ layer, head }), out = isOut(state, layer, head);
+    const number = computed ? value.toFixed(4) : "not computed";
     grid.append(element("button", {
       type: "button", class: out ? "head out" : "head", "aria-pressed": String(chosen), "data-head": `${layer}.${head}`,
-      "aria-label": `layer ${layer + 1} head ${head + 1}, ${value.toFixed(3)}${out ? ", left out" : ""}`,
-      share: Math.abs(value) / most, tabindex: chosen ? 0 : -1, title: `layer ${layer + 1}, head ${head + 1}: ${value.toFixed(4)}`,
+      "aria-label": `layer ${layer + 1} head ${head + 1}, ${number}${out ? ", left out" : ""}`,
+      share: Math.abs(value) / most, tabindex: index === reached ? 0 : -1, title: `layer ${layer + 1}, head ${head + 1}: ${number}`,
       onclick: () => act.head(layer, head),
       onkeydown: (event) => {
-        if (event.key.toLowerCase() === "a") return act.toggle(layer, head);
-        move(event, { ArrowRight: 1, ArrowLeft: -1, ArrowDown: count, ArrowUp: -count }, index, all.length, (to) => act.head(all[to].layer, all[to].head, "head"));
+        if (event.key.toLowerCase() === "a" && !event.ctrlKey && !event.metaKey && !event.altKey) return act.toggle(layer, head);
+        move(event, { ArrowRight: 1, ArrowLeft: -1, ArrowDown: count, ArrowUp: -count }, index, all.length, (to) => act.head(all[to].layer, all[to].head));
       },
     }, `${layer + 1}.${head + 1}`));
   });
   const out = isOut(state, state.layer, state.head);
   const button = element("button", { type: "button", class: "toggle", onclick: () => act.toggle(state.layer, state.head) },
     `${out ? "Restore" : "Leave out"} head ${state.layer + 1}.${state.head + 1}`);
-  return element("div", {}, element("h2", {}, "Heads, as layer.head"), element("div", { class: "scroll" }, grid), element("p", {}, button));
+  return element("div", {}, element("h2", {}, "Heads, as layer.head"), element("div", { class: "scroll" }, grid),
+    element("p", {}, button, computed ? "" : element("span", { class: "hint" }, " This number is not computed for this text.")));
 }
 
 function attention(look, state, act) {

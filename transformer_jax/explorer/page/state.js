@@ -18,6 +18,12 @@ export function fromAddress(hash) {
   return state;
 }
 
+// Choices that the page does not offer become the usual ones.
+export function offered(state, options) {
+  const known = Object.entries(options).filter(([name, values]) => !values.includes(state[name]));
+  return { ...state, ...Object.fromEntries(known.map(([name]) => [name, DEFAULTS[name]])) };
+}
+
 export function toAddress(state) {
   const fields = new URLSearchParams();
   for (const [name, value] of Object.entries(state)) {
