@@ -30,6 +30,14 @@ _HOMES = {
     "attention_maps": "inspection.attention",
     "places": "inspection.places",
     "run_with": "inspection.places",
+    "logit_lens": "inspection.lens",
+    "top_predictions": "inspection.lens",
+    "without_heads": "inspection.streams",
+    "ablation_effects": "inspection.ablation",
+    "patch_effects": "inspection.patching",
+    "logit_attributions": "inspection.attribution",
+    "input_gradients": "inspection.attribution",
+    "integrated_gradients": "inspection.attribution",
     "heat_map": "inspection.heat_maps",
 }
 
