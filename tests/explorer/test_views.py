@@ -115,7 +115,7 @@ def test_a_head_that_attends_as_far_back_as_the_repetition_has_the_induction_sco
     }
     norms = jax.tree.map(jnp.ones_like, layers["self_attention_residual"])
     layers = {**layers, "self_attention": attention, "self_attention_residual": norms}
-    table = {"embedding": eye}
+    table = {"learned": {"embedding": eye}}
     params = {**params, "decoder": {**decoder, "layers": layers, "position_embedding": table}}
     scores = Explored(dataclasses.replace(planted, params=params), "m").induction
     assert scores[0][1] > 0.99

@@ -14,20 +14,9 @@ from transformer_jax.cli.arguments import Command, declare, override_flags, posi
 from transformer_jax.config import ExperimentConfig, leaf_fields
 
 COMMANDS = (
-    *(
-        "train",
-        "evaluate",
-        "compare",
-        "generate",
-        "predict",
-        "score",
-        "convert",
-        "config",
-        "inspect",
-        "attention",
-        "explore",
-    ),
-    *("plot", "embeddings", "sweep", "report", "runs", "prepare", "list", "doctor", "quickstart"),
+    *("train", "evaluate", "compare", "generate", "predict", "score", "convert", "config", "inspect", "attention"),
+    *("explore", "lens", "ablate", "patch", "plot", "embeddings", "sweep", "report", "runs", "prepare", "list"),
+    *("doctor", "quickstart"),
 )
 
 

@@ -1,0 +1,108 @@
+"""What `lens`, `ablate` and `patch` share: the language model, the ids of a text, tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.cli.arguments import Arguments
+from transformer_jax.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from transformer_jax.tasks.trained.language_model import LanguageModel
+    from transformer_jax.typing import Batch
+
+
+def loaded_model(arguments: Arguments) -> LanguageModel:
+    """Return the language model of --checkpoint; raise ConfigError for another task or a recurrent model."""
+    checkpoint = Path(arguments.required("checkpoint"))
+
+    from transformer_jax.evaluation.loading import load_language_model
+    from transformer_jax.host.compilation_cache import use_compilation_cache
+
+    use_compilation_cache()
+    model = load_language_model(checkpoint, arguments.overrides)
+    config = model.config.model
+    if not config.is_transformer:
+        raise ConfigError(
+            f"{checkpoint}: model.architecture={config.architecture} has no residual stream; expected a Transformer"
+        )
+    return model
+
+
+def ids_of(model: LanguageModel, flag: str, text: str) -> list[int]:
+    """Return the ids of a text; raise DataError if it is empty, or longer than the positions of the model."""
+    from transformer_jax.models.architecture import ARCHITECTURES
+
+    (ids,) = model.encode([text])
+    if not ids:
+        raise DataError(f"--{flag} is empty; give a text")
+    decoder = ARCHITECTURES[model.config.model.architecture].decoder(model.config.model)
+    capacity = None if decoder is None else decoder.max_length
+    if capacity is not None and len(ids) >= capacity:
+        raise DataError(
+            f"--{flag}: its {len(ids)} tokens and the start exceed the positions of the model, "
+            f"model.max_length={capacity}; shorten it"
+        )
+    return ids
+
+
+def one_token(model: LanguageModel, flag: str, text: str) -> int:
+    """Return the id of a text of one token; raise DataError for another."""
+    (ids,) = model.encode([text])
+    if len(ids) != 1:
+        raise DataError(f"--{flag}='{text}' has {len(ids)} tokens: {model.tokenizer.tokens(ids)}; expected one")
+    return ids[0]
+
+
+def batch_of(model: LanguageModel, ids: Sequence[int]) -> Batch:
+    """Return the batch of one row that reads the start id and these ids."""
+    import jax.numpy as jnp
+
+    return {"decoder_inputs": jnp.asarray([[model.config.model.decoder_start_id, *ids]], jnp.int32)}
+
+
+def heads_of(flag: str, names: Sequence[str]) -> dict[str, list[int]]:
+    """Return numbers of heads by part, of names such as `decoder/0/self_attention/heads/1`; else raise ConfigError."""
+    heads: dict[str, list[int]] = {}
+    for name in names:
+        part, found, number = name.rpartition("/heads/")
+        if not found or not number.isdecimal():
+            raise ConfigError(f"--{flag}={name}: expected names such as decoder/0/self_attention/heads/1")
+        heads.setdefault(part, []).append(int(number))
+    return heads
+
+
+def check_finite(values: Mapping[str, np.ndarray]) -> None:
+    """Raise DataError if a value is NaN or infinite."""
+    import numpy as np
+
+    from transformer_jax.tasks.trained.lines import NOT_FINITE
+
+    for name, value in values.items():
+        if not np.isfinite(value).all():
+            raise DataError(f"{name}: a value is NaN or infinite; {NOT_FINITE}")
+
+
+def table_of(corner: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """Return a table with the names of rows at the left."""
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    from transformer_jax.host.terminal import render_table
+
+    table = Table(corner, *(Column(Text(name), justify="right") for name in columns))
+    for name, cells in rows.items():
+        table.add_row(Text(name), *map(Text, cells))
+    return render_table(table)
+
+
+def write_figure(output: str, name: str, values: Mapping[str, Any], columns: Sequence[str], signed: bool) -> None:
+    """Write the heat map of rows by name to OUTPUT/NAME.png and print its path."""
+    from transformer_jax.inspection.effect_maps import effect_map
+    from transformer_jax.inspection.pictures import output_folder, save
+
+    print(save(effect_map(values, columns, signed), output_folder(Path(output)) / f"{name}.png"))
