@@ -5,7 +5,7 @@
 
 The table has the change of the loss, in nats per token of the text, if a value is set to zero; with --mean_of, to its
 mean over the tokens of that text. A positive number says that the model predicts worse without it. --output writes
-OUTPUT/ablation.png.
+OUTPUT/ablation.png. Layers and heads are counted from 0, as in the names of places (inspect --places).
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@
 A row of the table is a position of the text, from its start; a column is the residual stream after a layer, with the
 most probable next token and its probability. --without sets heads to zero first. --json prints the --top most probable
 tokens of every position. --output writes OUTPUT/lens.png, the probability of the best token by layer and position.
+Layers and heads are counted from 0, as in the names of places (inspect --places).
 """
 
 from __future__ import annotations
