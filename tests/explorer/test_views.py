@@ -172,7 +172,7 @@ def test_an_empty_text_shows_the_start_alone(model):
 
 def test_a_recurrent_model_has_no_residual_stream():
     config = ModelConfig(architecture="recurrent", num_encoder_layers=0, tie_output=False, vocab_size=19)
-    with pytest.raises(ConfigError, match="the explorer shows Transformers with a decoder"):
+    with pytest.raises(ConfigError, match="architecture=recurrent has no residual stream; expected a Transformer"):
         names_of(config.resolved())
 
 

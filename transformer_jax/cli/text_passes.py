@@ -1,4 +1,4 @@
-"""What `lens`, `ablate` and `patch` share: the language model, the ids of a text, tables and figures."""
+"""Parts of the commands `lens`, `ablate` and `patch`: the language model, the ids of a text, tables and figures."""
 
 from __future__ import annotations
 

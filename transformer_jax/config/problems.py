@@ -125,7 +125,7 @@ def _choosers(config: Any) -> dict[str, tuple[dataclasses.Field, Any]]:
 
 
 class _Unread(NamedTuple):
-    """A choice with which a field is not read, its value, and the values that would read the field."""
+    """A choice that keeps a field from being read: its name, its value, and the values that would read the field."""
 
     chooser: str
     chosen: str

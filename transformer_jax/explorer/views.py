@@ -1,4 +1,4 @@
-"""What the page shows of a text: tokens, predictions, losses, attention, and predictions of every layer.
+"""What the page shows of a text: its tokens, their losses, attention, and what the model and each layer predict.
 
 Everything is computed from named places (inspection/places.py), by one compiled program for each padded length.
 """
@@ -17,8 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import DataError
+from transformer_jax.inspection.attention import mean_entropy
 from transformer_jax.inspection.places import places, run_with
+from transformer_jax.inspection.streams import mixed, put, stream_places
+from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.nn.places import Replace
 from transformer_jax.tasks.trained.text_generator import TextGenerator, stacks_text
 from transformer_jax.typing import Array, Batch, Params
@@ -57,16 +60,14 @@ class Names:
 
 def names_of(model: ModelConfig) -> Names:
     """Return the names of a decoder's places; raise ConfigError for a model whose layers have no residual stream."""
+    streams = stream_places(model, ARCHITECTURES[model.architecture].example_batch(model))["decoder"]
     known = [name.split("/") for name in places(model)]
-    of_layers = [name for name in known if name[0] == "decoder" and name[1].isdigit()]
-    streams = {name[1]: "/".join(name) for name in of_layers if name[-1] == "stream"}
-    if not streams:
-        raise ConfigError(f"model.architecture='{model.architecture}': the explorer shows Transformers with a decoder")
 
     def of_attention(part: str) -> tuple[tuple[int, str], ...]:
-        return tuple((int(n[1]), "/".join(n)) for n in of_layers if n[2:] == ["self_attention", part])
+        found = [name for name in known if name[0] == "decoder" and name[2:] == ["self_attention", part]]
+        return tuple((int(name[1]), "/".join(name)) for name in found)
 
-    return Names(of_attention("heads"), of_attention("weights"), ("decoder/embedding", *streams.values()))
+    return Names(of_attention("heads"), of_attention("weights"), tuple(streams))
 
 
 class Seen(NamedTuple):
@@ -84,16 +85,6 @@ class Seen(NamedTuple):
     weights: Array
 
 
-def _put(value: Array, new: Array) -> Array:
-    return new
-
-
-def _blended(heads: Array, keep: Array, mean: Array) -> Array:
-    """Return heads [B, T, N, H], of which those with keep [N] 0 are replaced by mean [N, H]."""
-    kept = keep[None, None, :, None]
-    return heads * kept + mean[None, None] * (1 - kept)
-
-
 def _likeliest(logits: Array, number: int) -> tuple[Array, Array]:
     """Return the log-probabilities and ids of the likeliest tokens, [..., number] each."""
     values, ids = jax.lax.top_k(jax.nn.log_softmax(logits), number)
@@ -103,7 +94,7 @@ def _likeliest(logits: Array, number: int) -> tuple[Array, Array]:
 class Asked(NamedTuple):
     """The arrays of a pass over one text of T tokens, with padding.
 
-    read, next_ids: [T] int32, the tokens and the one after each; is_token: [T]. keep: [L', N], 0 for heads that are
+    read, next_ids: [T] int32, the tokens and the one after each; is_token: [T]. keep: [L', N], False for heads that are
     left out. mean_share: 1 if they are replaced by their mean over the text, 0 if by zeros.
     """
 
@@ -125,7 +116,7 @@ def _without(model: ModelConfig, names: Names, params: Params, asked: Asked) -> 
     for row, (_, name) in enumerate(names.heads):
         heads = as_is[name][0].astype(jnp.float32)  # [T, N, H]
         mean = (heads * asked.is_token[:, None, None]).sum(0) / asked.is_token.sum() * asked.mean_share
-        replace[name] = jax.tree_util.Partial(_blended, keep=asked.keep[row], mean=mean)
+        replace[name] = mixed(asked.keep[row][:, None], mean)
     return replace
 
 
@@ -139,8 +130,8 @@ def _seen(model: ModelConfig, names: Names, params: Params, asked: Asked) -> See
     ran = run_with(model, params, asked.batch, read, _without(model, names, params, asked))
 
     def ended(stream: Array) -> tuple[Array, Array]:
-        replace = {names.streams[-1]: jax.tree_util.Partial(_put, new=stream)}
-        return _likeliest(run_with(model, params, asked.batch, replace=replace).outputs[0], NUM_OF_LENS)
+        ran = run_with(model, params, asked.batch, replace={names.streams[-1]: put(stream)})
+        return _likeliest(ran.outputs[0], NUM_OF_LENS)
 
     lens_log_probs, lens_ids = jax.lax.map(ended, jnp.stack([ran.places[name] for name in names.streams]))
     log_probs, ids = _likeliest(ran.outputs[0], NUM_PREDICTIONS)
@@ -234,14 +225,14 @@ class Explored:
         return [self.generator.config.model.decoder_start_id, *ids]
 
     def _keep(self, ablated: Iterable[Head] = ()) -> np.ndarray:
-        """Return 1 for every head, [layers with attention, heads], and 0 for those that are left out."""
+        """Return True for every head, [layers with attention, heads], and False for those that are left out."""
         model = self.generator.config.model
-        keep = np.ones((len(self.names.heads), model.num_heads), np.float32)
+        keep = np.ones((len(self.names.heads), model.num_heads), bool)
         rows = {layer: row for row, (layer, _) in enumerate(self.names.heads)}
         for layer, head in ablated:
             if layer not in rows or not 0 <= head < model.num_heads:
                 raise DataError(f"the model has no head {head + 1} in layer {layer + 1}")
-            keep[rows[layer], head] = 0
+            keep[rows[layer], head] = False
         return keep
 
     def _asked(self, read: Sequence[int], keep: np.ndarray, by_mean: bool = False) -> Asked:
@@ -309,12 +300,10 @@ def head_numbers(weights: np.ndarray) -> dict[str, list[list[float]]]:
     `previous`: on the token before; `first`: on the first token. A first query has neither.
     """
     T = weights.shape[-1]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        entropy = -np.where(weights > 0, weights * np.log(weights), 0.0).sum(-1).mean(-1)
     later = weights[:, :, 1:]
     previous = later[:, :, np.arange(T - 1), np.arange(T - 1)].mean(-1) if T > 1 else np.zeros(weights.shape[:2])
     first = later[..., 0].mean(-1) if T > 1 else np.zeros(weights.shape[:2])
     return {
         name: np.round(values, 5).tolist()
-        for name, values in (("entropy", entropy), ("previous", previous), ("first", first))
+        for name, values in (("entropy", mean_entropy(weights)), ("previous", previous), ("first", first))
     }

@@ -26,8 +26,8 @@ def logit_attributions(
 ) -> dict[str, float]:
     """Return the terms of a logit of the first row, in the order of the pass; their sum is the logit.
 
-    The residual stream is a sum, and so is a logit of it, once the mean and the scale of the final norm are held at
-    their values (Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"). The terms are
+    The residual stream is a sum of terms. With the mean and the scale of the final norm held at their values, a logit
+    is a sum of such terms too (Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"). They are
     `STACK/embedding`; `STACK/LAYER/PART/heads/N` of heads from 0 and `.../bias`, the rest of that part; or, for a part
     without heads or with a norm of its output, `STACK/LAYER/PART`; and `bias`, of the final norm and of the output.
 

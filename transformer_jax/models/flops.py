@@ -154,9 +154,9 @@ def activation_bytes(config: ModelConfig, stacks: Sequence[StackCost], loss_chun
         logits          12 B T V / loss_chunks                                     and their gradients, float32; none
                                                                                    of images
 
-    and all of it is in memory at once. What fields add was read off layers that are not looped; in a loop, caps and
-    `residual_scale` add twice as much. With `remat` a layer keeps less, and either one layer or the logits are in
-    memory in full:
+    and all of it is in memory at once. The terms of single fields were measured without a loop over layers; in a loop,
+    caps and `residual_scale` add twice as much. With `remat` a layer keeps less, and either one layer or the logits are
+    in memory in full:
 
         full            E D a token
         dots            E (6 D + M F / 2) a token, with a memory E (9 D + M F / 2), and E 2 D a token of the memory

@@ -6,7 +6,7 @@ place's name from the inside out: `decoder/3/self_attention/output` is `self_att
 `decoder/3`.
 
 A visit acts while a program is traced. So places are never inside of a loop of the compiled program: in a visit, a
-stack runs its layers one after the other. What a recurrent decoder computes token by token is hidden (`no_visit`).
+stack runs its layers one after the other. A recurrent decoder that runs token by token hides its steps (`no_visit`).
 """
 
 from __future__ import annotations
