@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import json
+import re
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from data_support import encoded_pairs
 from support import forward, make_batch, random_params, shapes, tiny
 
+import transformer_jax
 from transformer_jax.config import (
     DataConfig,
     DecodeConfig,
@@ -49,6 +52,19 @@ TABLES = {
     name: field.metadata["choices"] for name, field in CHOICES.items() if isinstance(field.metadata["choices"], Choices)
 }
 BOGUS = "bogus"
+SINCE_2018 = {
+    "norm_position": ("sandwich", "output", "peri", "deepnorm"),
+    "norm_scale": ("none", "offset"),
+    "norm": ("dyt",),
+    "residual_scale": ("scalar", "vector"),
+    "parallel": ("one_norm", "two_norms"),
+    "residual_lambdas_init": ("by_depth",),
+    "activation": ("relu2", "leaky_relu2", "reglu", "glu", "bilinear", "swiglu_clamped", "elu", "selu", "softplus"),
+    "qk_norm": ("rms_full", "layernorm", "l2"),
+    "position_encoding": ("alibi",),
+    "attention_sink": ("zero", "learned"),
+}
+"""Choices of a layer that came after those of the first versions, by their fields."""
 
 
 def changed(name: str, value: str) -> ExperimentConfig:
@@ -242,3 +258,16 @@ def test_an_addition_to_a_table_is_a_valid_value(monkeypatch):
 def test_a_missing_table():
     with pytest.raises(AttributeError, match="no table 'NONE'"):
         names_in_source("transformer_jax.nn.norms:NONE")
+
+
+def test_a_choice_of_a_layer_is_named_in_two_files_in_the_mean():
+    """A file counts if it has both the name of the field and the value. Formats of other libraries do not count."""
+    root = Path(transformer_jax.__file__).parent
+    files = [path.read_text(encoding="utf-8") for path in root.rglob("*.py") if path.parent != root / "convert"]
+    counts = {
+        (field, value): sum(f'"{value}"' in text and bool(re.search(rf"\b{field}\b", text)) for text in files)
+        for field, values in SINCE_2018.items()
+        for value in values
+    }
+    assert min(counts.values()) == 1
+    assert np.mean([*counts.values()]) <= 2, counts
