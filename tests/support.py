@@ -267,11 +267,10 @@ def make_batch(
     return as_batch(start_id, inputs=inputs, targets=targets)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "return_weights"))
-def forward(config: ModelConfig, params: Any, batch: Any, dropout: Any = None, return_weights: bool = False) -> Any:
-    """Return logits and weights, compiled once per config and shape."""
-    module = ARCHITECTURES[config.architecture].module(config, return_weights=return_weights)
-    return module.apply({"params": params}, batch, dropout)
+@functools.partial(jax.jit, static_argnames="config")
+def forward(config: ModelConfig, params: Any, batch: Any, dropout: Any = None) -> Any:
+    """Return logits, compiled once per config and shape."""
+    return ARCHITECTURES[config.architecture].module(config).apply({"params": params}, batch, dropout)
 
 
 def assert_close(actual: Any, expected: Any, tolerance: float = 1e-5) -> None:

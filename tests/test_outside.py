@@ -163,7 +163,7 @@ def log_probs(config, params, inputs, outputs):
     """Return log P of each output after the start id 3."""
     read = np.concatenate([np.full((len(outputs), 1), 3), outputs[:, :-1]], axis=1)
     batch = {"inputs": np.repeat(inputs, len(outputs), axis=0), "decoder_inputs": read}
-    logits, _ = Pulse(config).apply({"params": params}, {name: jnp.asarray(x) for name, x in batch.items()})
+    logits = Pulse(config).apply({"params": params}, {name: jnp.asarray(x) for name, x in batch.items()})
     found = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(outputs)[..., None], axis=-1)[..., 0]
     return np.asarray(found, np.float64)
 

@@ -283,7 +283,7 @@ def test_decoding_with_states_and_biases_equals_the_whole_text():
     config, params = own_model()
     decoder = ARCHITECTURES["decoder_only"].decoder(config)
     ids = np.random.default_rng(0).integers(4, 19, (3, 6)).astype(np.int32)
-    whole = forward(config, params, {"decoder_inputs": jnp.asarray(ids)}).outputs
+    whole = forward(config, params, {"decoder_inputs": jnp.asarray(ids)})
     prepared, lengths = decoder.prepare(params), np.array([1, 3, 2])
     columns = np.arange(3)[None]
     positions = np.where(columns < lengths[:, None], columns, -1)
@@ -299,9 +299,9 @@ def test_decoding_with_states_and_biases_equals_the_whole_text():
 def test_packed_texts_are_as_alone_and_no_token_sees_a_later_one():
     config, params = own_model()
     ids = np.random.default_rng(1).integers(4, 19, (3, 6)).astype(np.int32)
-    whole = np.asarray(forward(config, params, {"decoder_inputs": jnp.asarray(ids)}).outputs)
+    whole = np.asarray(forward(config, params, {"decoder_inputs": jnp.asarray(ids)}))
     changed = np.where(np.arange(6) < 4, ids, ids % 15 + 4)
-    later = np.asarray(forward(config, params, {"decoder_inputs": jnp.asarray(changed)}).outputs)
+    later = np.asarray(forward(config, params, {"decoder_inputs": jnp.asarray(changed)}))
     np.testing.assert_array_equal(later[:, :4], whole[:, :4])
     assert np.abs(later[:, 4:] - whole[:, 4:]).max() > 0.1
 
@@ -310,7 +310,7 @@ def test_packed_texts_are_as_alone_and_no_token_sees_a_later_one():
         "targets_positions": [[*range(4), 0, 1]],
     }
     packed["targets_segment_ids"] = [[1] * 4 + [2] * 2]
-    found = forward(config, params, jax.tree.map(lambda x: jnp.asarray(x, jnp.int32), packed, is_leaf=_is_list)).outputs
+    found = forward(config, params, jax.tree.map(lambda x: jnp.asarray(x, jnp.int32), packed, is_leaf=_is_list))
     assert_close(found[0, :4], whole[0, :4])
     assert_close(found[0, 4:], whole[1, :2])
 
@@ -331,7 +331,7 @@ def test_hypotheses_keep_their_own_states():
     for ids, length, score in zip(result.ids[0], result.lengths[0], result.scores[0], strict=True):
         text = np.array([START, 6, *ids[:length]], np.int32)
         batch = {"decoder_inputs": jnp.asarray(np.pad(text, (0, 6 - len(text)))[None])}
-        log_probs = jax.nn.log_softmax(forward(config, params, batch).outputs[0])
+        log_probs = jax.nn.log_softmax(forward(config, params, batch)[0])
         assert score == pytest.approx(float(sum(log_probs[1 + i, ids[i]] for i in range(length))), abs=1e-4)
     assert EOS_ID in result.ids[0]
 

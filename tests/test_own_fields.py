@@ -51,7 +51,7 @@ class Wave(Architecture):
     config_class = WaveConfig
     reads = frozenset({"emb_dim", "dropout_rate"})
 
-    def module(self, config, head=None, return_weights=False):
+    def module(self, config, head=None):
         raise NotImplementedError
 
     def example_batch(self, config):

@@ -59,13 +59,13 @@ def check_model(names):
     assert config.norm_position == "post"
     length = batch["decoder_inputs"].shape[1]
     assert names["logits"].shape == (1, length, config.vocab_size)
-    shape = (config.num_decoder_layers, 1, config.num_heads, length, batch["inputs"].shape[1])
-    assert names["weights"]["decoder_cross_attention"].shape == shape
+    shape = (1, config.num_heads, length, batch["inputs"].shape[1])
+    assert names["ran"].places["decoder/0/cross_attention/weights"].shape == shape
     assert names["step_logits"].shape == (1, 1, config.vocab_size)
     assert names["cache"].index == 4
     with_token = {**batch, "decoder_inputs": jnp.concatenate([batch["decoder_inputs"], names["token"]], axis=1)}
     model = transformer_jax.ARCHITECTURES[config.architecture].module(config)
-    expected = model.apply({"params": transformer_jax.init_params(config, seed=0)}, with_token)[0]
+    expected = model.apply({"params": transformer_jax.init_params(config, seed=0)}, with_token)
     assert_close(names["next_logits"], expected[:, 2])
     assert_close(names["step_logits"][:, 0], expected[:, 3])
 

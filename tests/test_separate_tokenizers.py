@@ -75,7 +75,7 @@ def test_inputs_are_read_with_the_source_tokenizer(folder):
     batch = {"inputs": jnp.array(translator.encode_sources(["12 3 45"])), "decoder_inputs": [[3, *best.ids[:-1]]]}
     batch = {name: jnp.asarray(ids, jnp.int32) for name, ids in batch.items()}
     module = ARCHITECTURES["encoder_decoder"].module(translator.config.model)
-    logits = module.apply({"params": translator.params}, batch)[0]
+    logits = module.apply({"params": translator.params}, batch)
     found = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits))[0], np.array(best.ids)[:, None], 1)[:, 0]
     np.testing.assert_allclose(found, best.log_probs, atol=1e-4)
 

@@ -16,7 +16,6 @@ class RunningMean(nn.Module):
 
     config: ModelConfig
     num_sums: int
-    return_weights: bool = False
 
     def setup(self):
         config, width = self.config, (self.config.emb_dim,)

@@ -58,7 +58,7 @@ def _gradient_norm(model: ModelConfig) -> Any:
 
     def norm(batch: Any, seed: Any) -> Any:
         def loss(params: Any) -> Any:
-            logits, _ = EncoderDecoder(model).apply({"params": params}, batch)
+            logits: Any = EncoderDecoder(model).apply({"params": params}, batch)
             sums = cross_entropy(logits, batch["targets"], batch["weights"], None)
             return sums["loss"] / sums["weight"]
 

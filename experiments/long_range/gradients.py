@@ -54,7 +54,8 @@ def _products(model: ModelConfig, rows: int, length: int, probes: int) -> Any:
 
     def last(table: Any, params: Any) -> Any:
         variables = {"params": {**params, "embedding": {**params["embedding"], "embedding": table}}}
-        return module.apply(variables, {"decoder_inputs": own}, method="features")[0][:, -1]  # [B, U]
+        x: Any = module.apply(variables, {"decoder_inputs": own}, method="features")
+        return x[:, -1]  # [B, U]
 
     @jax.jit
     def products(params: Any, ids: Any) -> Any:

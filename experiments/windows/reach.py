@@ -36,7 +36,7 @@ def _influence(config: ModelConfig, params: Params, length: int) -> Array:
     def outputs(row: Array) -> Array:
         changed = {**params, "embedding": {"embedding": table.at[first].set(row)}}
         module: Any = ARCHITECTURES[config.architecture].module(config)
-        return module.apply({"params": changed}, {"decoder_inputs": ids}).outputs[0] @ weights
+        return module.apply({"params": changed}, {"decoder_inputs": ids})[0] @ weights
 
     # In forward mode: the batched backward pass of a scan is wrong in JAX 0.10.2 for some sizes, such as 64 places of
     # width 64.

@@ -188,7 +188,7 @@ def test_random_configs_in_both_directions(family, data, seed, tmp_path_factory)
     expected = logits_of(model, batch)
     module = ARCHITECTURES[config.architecture].module(config, TASKS[ours.task.name].head(ours.task, config))
     np.testing.assert_allclose(
-        module.apply({"params": params}, jax.tree.map(jnp.asarray, batch))[0],
+        module.apply({"params": params}, jax.tree.map(jnp.asarray, batch)),
         expected,
         rtol=0,
         atol=1e-5 * np.abs(expected).max(),
@@ -350,8 +350,8 @@ def of_both(ours, theirs, config):
     with torch.no_grad():
         expected = theirs(**given)
     if hasattr(expected, "logits"):
-        return module.apply({"params": ours.params}, batch)[0], expected.logits.numpy()
-    return module.apply({"params": ours.params}, batch, method="features")[0], expected.last_hidden_state.numpy()
+        return module.apply({"params": ours.params}, batch), expected.logits.numpy()
+    return module.apply({"params": ours.params}, batch, method="features"), expected.last_hidden_state.numpy()
 
 
 def close(found, expected):

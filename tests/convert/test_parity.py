@@ -82,7 +82,7 @@ def test_logits_loss_and_gradients(name, folder):
 
     @jax.jit
     def loss(params):
-        logits = module.apply({"params": params}, batch_of(name, config))[0]
+        logits = module.apply({"params": params}, batch_of(name, config))
         nll = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(values["targets"], 0))
         return nll.mean(where=values["targets"] >= 0), logits
 

@@ -427,7 +427,7 @@ def beams(params, config=MODEL, inputs=SOURCES, **fields):
 
 def teacher_forced(config, params, inputs, targets):
     """Return log P of every token of targets [B, T, V] given those before it, by the full forward pass."""
-    logits = forward(config, params, as_batch(inputs=inputs, targets=targets))[0]
+    logits = forward(config, params, as_batch(inputs=inputs, targets=targets))
     return scipy.special.log_softmax(np.asarray(logits, np.float64), axis=-1)
 
 

@@ -75,7 +75,7 @@ def transformer_logits(config, params, tokens):
     """Return logits after each token, by the full forward pass."""
     padded = np.zeros((1, config.max_length), np.int32)
     padded[0, : len(tokens)] = tokens
-    return np.asarray(forward(config, params, causal_batch(padded))[0][0, len(tokens) - 1], np.float64)
+    return np.asarray(forward(config, params, causal_batch(padded))[0, len(tokens) - 1], np.float64)
 
 
 def may_come(length, limit, vocab, ends, min_length=0):

@@ -61,7 +61,7 @@ def naive(configs, params, max_lengths, width, prompts=None, forbidden=(), min_l
     for t in range(width):
         # Targets after a row's last token cannot matter: a decoder input is the previous target.
         results = [
-            np.asarray(forward(c, p, as_batch(c.decoder_start_id, inputs=inputs, targets=targets))[0])
+            np.asarray(forward(c, p, as_batch(c.decoder_start_id, inputs=inputs, targets=targets)))
             for c, p in zip(configs, params, strict=True)
         ]
         if len(results) > 1:
@@ -383,7 +383,7 @@ def test_samples_of_an_input():
     np.testing.assert_allclose(result.scores[rows], result.log_probs[rows].sum(-1), atol=1e-5)
     for sample in range(3):
         ids = result.ids[:, sample]
-        logits = forward(MODEL, params, as_batch(7, inputs=sources(), targets=ids))[0]
+        logits = forward(MODEL, params, as_batch(7, inputs=sources(), targets=ids))
         known = scipy.special.log_softmax(logits, axis=-1)
         own = np.take_along_axis(known, ids[..., None], axis=-1)[..., 0]
         np.testing.assert_allclose(result.log_probs[:, sample], np.where(ids > 0, own, 0), atol=1e-4)
@@ -473,7 +473,7 @@ def test_a_long_output_equals_the_naive_one():
     result = run(LONG, params, sources((6, 3, 4)), max_new_tokens=190, min_length=150)
     assert (result.lengths > 150).all()
     ids = result.ids[:, 0]
-    logits = np.array(forward(LONG, params, as_batch(7, inputs=sources((6, 3, 4)), targets=ids))[0], np.float64)
+    logits = np.array(forward(LONG, params, as_batch(7, inputs=sources((6, 3, 4)), targets=ids)), np.float64)
     log_probs = np.take_along_axis(scipy.special.log_softmax(logits, axis=-1), ids[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(result.log_probs[:, 0], np.where(ids > 0, log_probs, 0), atol=1e-3)
     logits[..., PAD_ID] = logits[:, :150, EOS_ID] = -np.inf

@@ -87,7 +87,7 @@ def all_texts(config, params, prompt):
     """Return {ids: log probability} of all outputs of at most LIMIT tokens, the last of which is eos."""
     grid = np.array(list(itertools.product(WORDS, repeat=LIMIT)))
     texts = np.concatenate([np.repeat([prompt], len(grid), axis=0), grid], axis=1)
-    logits = forward(config, params, {"decoder_inputs": jnp.asarray(texts, jnp.int32)}).outputs
+    logits = forward(config, params, {"decoder_inputs": jnp.asarray(texts, jnp.int32)})
     log_probs = scipy.special.log_softmax(np.asarray(logits, np.float64), axis=-1)
     found = {}
     for row, known in zip(grid.tolist(), log_probs[:, len(prompt) - 1 :], strict=True):

@@ -48,7 +48,7 @@ def by_hand(config, data, params, split):
     ids = data.splits[split]
     rows, width = np.arange(ids.num_examples), 24
     inputs, targets = (ids.take(name, rows, width) for name in ("inputs", "targets"))
-    logits = np.asarray(forward(config.model, params, as_batch(inputs=inputs, targets=targets))[0], np.float64)
+    logits = np.asarray(forward(config.model, params, as_batch(inputs=inputs, targets=targets)), np.float64)
     logp = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     real = targets > 0
     chosen = np.take_along_axis(logp, targets[..., None], -1)[..., 0]

@@ -58,7 +58,7 @@ def test_gradient_norms_are_those_of_finite_differences():
         out = params["decoder"]["layers"]["feed_forward"]["out"] | {"kernel": kernel}
         layers = params["decoder"]["layers"]
         layers = layers | {"feed_forward": layers["feed_forward"] | {"out": out}}
-        logits, _ = EncoderDecoder(MODEL).apply(
+        logits = EncoderDecoder(MODEL).apply(
             {"params": params | {"decoder": params["decoder"] | {"layers": layers}}}, batch
         )
         sums = cross_entropy(logits, batch["targets"], batch["weights"], 0.1)
@@ -191,7 +191,7 @@ def test_the_gradient_of_queries_and_keys_is_that_of_finite_differences():
     batch, params = jax.device_put(BATCH), init_params(MODEL, 3)
 
     def loss(params):
-        logits, _ = EncoderDecoder(MODEL).apply({"params": params}, batch)
+        logits = EncoderDecoder(MODEL).apply({"params": params}, batch)
         sums = cross_entropy(logits, batch["targets"], batch["weights"], None)
         return sums["loss"] / sums["weight"]
 
@@ -243,7 +243,7 @@ def test_losses_by_position_are_those_of_single_windows():
     module, before, nats = ARCHITECTURES["decoder_only"].module(model), model.decoder_start_id, []
     for window in np.split(ids, [8, 16]):
         read = jnp.array([[before, *window[:-1]]], jnp.int32)
-        logits, _ = module.apply({"params": params}, {"decoder_inputs": read})
+        logits = module.apply({"params": params}, {"decoder_inputs": read})
         nats.append(-jax.nn.log_softmax(logits[0])[np.arange(len(window)), window])
         before = window[-1]
     found = loss_by_position(scorer, "valid", size=8, width=4)

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from explorer_support import TEXT, language_model
-from support import assert_close, forward, random_params
+from support import assert_close, random_params
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.explorer.views import Explored, Head, head_numbers, names_of
+from transformer_jax.inspection.attention import capture
 from transformer_jax.inspection.places import run_with
 
 pytestmark = pytest.mark.slow
@@ -31,8 +32,8 @@ def read_of(model, text=TEXT):
 def computed(model, params, text=TEXT):
     """Return the log-probabilities [T, V] and the attention weights of a text without padding."""
     batch = {"decoder_inputs": jnp.asarray([read_of(model, text)])}
-    logits, weights = forward(model.config.model, params, batch, return_weights=True)
-    return np.asarray(jax.nn.log_softmax(logits[0])), np.asarray(weights["decoder_self_attention"][:, 0])
+    logits, weights = capture(model.config.model, params, batch)
+    return np.asarray(jax.nn.log_softmax(logits[0])), weights["decoder_self_attention"][:, 0]
 
 
 def check_predictions(look, log_probs, read):

@@ -52,7 +52,7 @@ def test_weights_are_a_distribution_over_the_visible_tokens(fields):
     params, batch = random_params(config), make_batch()
     batch = as_batch(inputs=batch["inputs"].at[1, 4:].set(0), targets=batch["targets"])  # 4 of 7 are tokens
     logits, weights = capture(config, params, batch)
-    expected, _ = forward(config, params, batch)
+    expected = forward(config, params, batch)
     assert_close(logits, expected)
 
     keys = np.asarray(batch["inputs"] != 0)[:, None, None, :]

@@ -134,7 +134,7 @@ def test_attributions_sum_to_the_logit(name):
     params, batch = random_params(config), make_batch(rows=1, seed=2)
     if config.architecture == "decoder_only":
         batch = {"decoder_inputs": batch["decoder_inputs"]}
-    logits = forward(config, params, batch)[0][0, -1]
+    logits = forward(config, params, batch)[0, -1]
     terms = logit_attributions(config, params, batch, -1, 7, 5)
     assert sum(terms.values()) == pytest.approx(float(logits[7] - logits[5]), abs=1e-5)
     heads = [term for term in terms if "/heads/" in term]

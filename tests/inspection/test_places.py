@@ -54,7 +54,7 @@ def test_places_are_read_and_their_parts_fit_together(name):
     params, batch = random_params(config), batch_of(config)
     read = run_with(config, params, batch, ["*"])
     assert {place: value.shape for place, value in read.places.items()} == places(config, batch)
-    assert_close(read.outputs, forward(config, params, batch)[0])
+    assert_close(read.outputs, forward(config, params, batch))
     own = stack(config)
     for layer in range(getattr(config, f"num_{own}_layers")):
         at = {place.removeprefix(f"{own}/{layer}/"): value for place, value in read.places.items()}
@@ -95,7 +95,7 @@ def test_all_values_of_another_run_give_that_run_and_a_layer_without_heads_adds_
         place: jax.tree_util.Partial(put, new=value)
         for place, value in run_with(config, params, batch, list(theirs.places)).places.items()
     }
-    assert_close(run_with(config, params, batch, replace=unchanged).outputs, forward(config, params, batch)[0])
+    assert_close(run_with(config, params, batch, replace=unchanged).outputs, forward(config, params, batch))
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_without_all_heads_a_layer_adds_the_bias_of_its_output_alone():
     with_heads = run_with(config, params, batch, replace={f"{part}/heads": jnp.zeros_like})
     with_output = run_with(config, params, batch, replace={f"{part}/output": jnp.zeros_like})
     np.testing.assert_array_equal(with_heads.outputs, with_output.outputs)
-    assert np.abs(with_heads.outputs - forward(config, params, batch)[0]).max() > 1e-2
+    assert np.abs(with_heads.outputs - forward(config, params, batch)).max() > 1e-2
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_recurrent_models_have_places_outside_of_their_loops(feeds_back):
     weights = read.places["decoder/cross_attention/weights"]
     assert weights.shape == (2, 5, 7)
     assert_close(weights.sum(-1), np.ones((2, 5)))
-    assert_close(read.outputs, forward(config, params, batch)[0])
+    assert_close(read.outputs, forward(config, params, batch))
     function = {"decoder/cross_attention/weights": jnp.zeros_like}
     if feeds_back:
         with pytest.raises(ConfigError, match="can be read, but not replaced: it is computed in a loop"):
@@ -151,7 +151,7 @@ def test_other_arrays_of_a_partial_compile_nothing():
 
     kept, ablated_0 = ablated([1, 1, 1, 1]), ablated([0, 1, 1, 1])
     assert len(traced) == 1
-    assert_close(kept, forward(config, params, batch)[0])
+    assert_close(kept, forward(config, params, batch))
     assert np.abs(kept - ablated_0).max() > 1e-3
 
 

@@ -289,7 +289,7 @@ def test_tokens_of_one_row_with_different_visible_slots_are_different_sequences(
     batch = make_batch(3, 7, 4)
     for name in ("inputs", "inputs_mask"):
         batch[name] = jnp.repeat(batch[name][:1], 3, axis=0)
-    expected = forward(config, params, batch)[0]
+    expected = forward(config, params, batch)
     ids = batch["decoder_inputs"]  # [3, 4]
     cache = start(config, params, {name: array[:1] for name, array in batch.items()}, capacity=12)
     visible = jnp.zeros((1, 3, 12), bool)

@@ -74,17 +74,17 @@ def test_tokens_of_a_prefix_see_each_other(position_encoding, norm_position):
     params, ids = random_params(config), jnp.array([[3, 9, 4, 11, 7, 1], [6, 8, 8, 5, 9, 4]])
     prefixes = [4, 0]
     prefix = jnp.arange(6)[None] < jnp.array(prefixes)[:, None]
-    logits, _ = forward(config, params, {"decoder_inputs": ids, "prefix_mask": prefix})
+    logits = forward(config, params, {"decoder_inputs": ids, "prefix_mask": prefix})
     for row, t in np.ndindex(2, 6):
         changed = {"decoder_inputs": ids.at[row, t].set(10), "prefix_mask": prefix}
-        other, _ = forward(config, params, changed)
+        other = forward(config, params, changed)
         seen_by = np.abs(np.asarray(other - logits)).max(-1) > 0
         first = 0 if t < prefixes[row] else t
         assert seen_by[row].tolist() == [False] * first + [True] * (6 - first)
         assert not seen_by[1 - row].any()
     # A prefix of one token, and none, are the causal model.
-    one, _ = forward(config, params, {"decoder_inputs": ids, "prefix_mask": prefix & (jnp.arange(6) < 1)[None]})
-    assert_close(one, forward(config, params, {"decoder_inputs": ids})[0], 2e-6)
+    one = forward(config, params, {"decoder_inputs": ids, "prefix_mask": prefix & (jnp.arange(6) < 1)[None]})
+    assert_close(one, forward(config, params, {"decoder_inputs": ids}), 2e-6)
 
 
 @pytest.mark.slow
@@ -95,9 +95,9 @@ def test_a_prefix_ends_with_its_segment():
     prefix = jnp.array([[1, 1, 0, 1, 1, 1, 0, 0]], bool)
     segments, positions = jnp.array([[1, 1, 1, 2, 2, 2, 2, 0]]), jnp.array([[0, 1, 2, 0, 1, 2, 3, 0]])
     packed = {"decoder_inputs": ids, "prefix_mask": prefix, "targets_segment_ids": segments}
-    logits, _ = forward(config, params, {**packed, "targets_positions": positions})
+    logits = forward(config, params, {**packed, "targets_positions": positions})
     for part in (slice(0, 3), slice(3, 7)):
-        alone, _ = forward(config, params, {"decoder_inputs": ids[:, part], "prefix_mask": prefix[:, part]})
+        alone = forward(config, params, {"decoder_inputs": ids[:, part], "prefix_mask": prefix[:, part]})
         assert_close(logits[:, part], alone, 2e-6)
 
 

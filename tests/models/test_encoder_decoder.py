@@ -29,7 +29,7 @@ def padded_batch():
 def test_stacks_of_other_depths(encoder_layers, decoder_layers):
     config = tiny(num_encoder_layers=encoder_layers, num_decoder_layers=decoder_layers, norm_position="pre")
     params, batch = random_params(config), padded_batch()
-    assert_close(forward(config, params, batch)[0], Model(config, params)(batch))
+    assert_close(forward(config, params, batch), Model(config, params)(batch))
 
 
 # --- parameters ----------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_a_source_of_only_padding_is_harmless(position_encoding, norm_position):
     @jax.jit
     def gradient(row_weights):
         def loss(params):
-            logits = EncoderDecoder(config).apply({"params": params}, batch)[0]
+            logits = EncoderDecoder(config).apply({"params": params}, batch)
             return (jnp.square(logits).mean((1, 2)) * row_weights).sum(), logits
 
         return jax.grad(loss, has_aux=True)(params)
@@ -131,7 +131,7 @@ def test_bfloat16_computes_products_only(norm, position_encoding):
     params, batch = random_params(wide), padded_batch()
 
     def loss(params):
-        return jnp.square(EncoderDecoder(narrow).apply({"params": params}, batch)[0].astype(jnp.float32)).mean()
+        return jnp.square(EncoderDecoder(narrow).apply({"params": params}, batch).astype(jnp.float32)).mean()
 
     program = list(equations(jax.make_jaxpr(jax.grad(loss))(params).jaxpr))
     seen = set()
@@ -145,9 +145,9 @@ def test_bfloat16_computes_products_only(norm, position_encoding):
     assert {"dot_general", "exp", "rsqrt"} <= seen
     assert ("sin" in seen) == (position_encoding == "rotary")
 
-    logits, _ = forward(narrow, params, batch)
+    logits = forward(narrow, params, batch)
     assert logits.dtype == jnp.float32
-    expected, _ = forward(wide, params, batch)
+    expected = forward(wide, params, batch)
     assert expected.dtype == jnp.float32
     error = np.abs(np.asarray(logits, np.float32) - expected)
     assert error.mean() < 0.03 * np.abs(expected).mean()

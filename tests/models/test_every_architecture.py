@@ -23,6 +23,7 @@ from support import (
 )
 
 from transformer_jax.errors import DataError
+from transformer_jax.inspection.attention import capture
 from transformer_jax.models import architecture as architectures
 from transformer_jax.models.architecture import init_params
 from transformer_jax.nn.dropout import Dropout, DropoutRates, drop
@@ -130,16 +131,45 @@ WITH_OPTIONS = [
         *WITH_OPTIONS,
     ],
 )
-def test_logits_and_weights_equal_the_float64_reference(fields):
+def test_logits_equal_the_float64_reference(fields):
     """The reference sees every example alone: padding, other rows and packed neighbours change nothing."""
-    packed = fields["packed"]
-    config = tiny(**{name: value for name, value in fields.items() if name != "packed"})
-    params = random_params(config)
-    logits, weights = forward(config, params, read_by(config, together(packed)), return_weights=True)
-    sides = {"encoder": "inputs", "decoder": "targets"}
-    stacks = [name for name in sides if config.architecture in ("encoder_decoder", f"{name}_only")]
+    config, params, packed = with_params(fields)
+    check_examples(config, params, packed, forward(config, params, read_by(config, together(packed))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"architecture": architecture, "packed": architecture != "encoder_only"} for architecture in ARCHITECTURES),
+        {"architecture": "encoder_decoder", "packed": False, "scan_layers": True, "num_kv_heads": 2},
+        *(param.values[0] for param in [WITH_STATES[1], *WITH_OPTIONS]),
+    ],
+)
+def test_attention_weights_equal_the_float64_reference(fields):
+    config, params, packed = with_params(fields)
+    found = capture(config, params, read_by(config, together(packed)))
+    stacks = stacks_of(config)
     expected_kinds = {f"{name}_self_attention" for name in stacks}
-    assert weights.keys() == expected_kinds | ({"decoder_cross_attention"} if len(stacks) == 2 else set())
+    assert found.weights.keys() == expected_kinds | ({"decoder_cross_attention"} if len(stacks) == 2 else set())
+    check_examples(config, params, packed, *found)
+
+
+def with_params(fields):
+    config = tiny(**{name: value for name, value in fields.items() if name != "packed"})
+    return config, random_params(config), fields["packed"]
+
+
+SIDES = {"encoder": "inputs", "decoder": "targets"}
+
+
+def stacks_of(config):
+    return [name for name in SIDES if config.architecture in ("encoder_decoder", f"{name}_only")]
+
+
+def check_examples(config, params, packed, logits, weights=None):
+    """Compare the logits of `together(packed)`, and attention weights by kind, with those of every example alone."""
+    stacks, sides = stacks_of(config), SIDES
     # Without norms, logits of attention are large, and so is their rounding.
     tolerance = 1e-3 if config.norm == "none" else 1e-5
     model = Model(config, params)
@@ -150,14 +180,16 @@ def test_logits_and_weights_equal_the_float64_reference(fields):
             row, first = PLACES[packed][sides[name]][number]
             places[name], slots[name] = row, slice(first, first + LENGTHS[sides[name]][number])
         assert_close(logits[places[stacks[-1]], slots[stacks[-1]]], expected[0], tolerance)
-        for kind, found in weights.items():
+        for kind, found in (weights or {}).items():
             stack, _, attention = kind.partition("_")
             layers = model.weights if stack == "decoder" else model.memory_weights
             keys = slots["encoder" if attention == "cross_attention" else stack]
-            of_row = np.asarray(found)[:, places[stack], :, slots[stack]]  # [L, N, T, S]
-            assert_close(
-                of_row[..., keys], np.stack([layer[attention][0] for layer in layers if attention in layer]), tolerance
-            )
+            of_row = found[:, places[stack], :, slots[stack]]  # [L, N, T, S]
+            without = [number for number, layer in enumerate(layers) if attention not in layer]
+            assert np.isnan(of_row[without]).all()
+            of_row = np.delete(of_row, without, axis=0)
+            expected = np.stack([layer[attention][0] for layer in layers if attention in layer])
+            assert_close(of_row[..., keys], expected, tolerance)
             assert not np.delete(of_row, np.r_[keys], axis=-1).any(), "weights outside of the example"
 
 
@@ -310,7 +342,7 @@ def test_a_head_replaces_the_logits(architecture):
     rng = np.random.default_rng(0)
     head = {"kernel": jnp.asarray(rng.normal(size=(16, 3)), jnp.float32), "bias": jnp.arange(3.0)}
     model = architectures.Model(module(config, head=Head()), {**params, "head": head})
-    x, _ = model.features(batch)
+    x = model.features(batch)
     first = params["embedding"]["embedding"][first_ids(batch)]
     expected = (np.asarray(x, np.float64).mean(1) + np.asarray(first, np.float64)) @ np.asarray(head["kernel"])
     outputs = model.outputs(x, batch)
@@ -330,11 +362,10 @@ def test_logits_are_computed_from_features_whole_or_in_parts(architecture):
     config = scanned(architecture=architecture, norm_position="pre")
     params, batch = random_params(config), padded_batch(config)
     model = architectures.Model(module(config), params)
-    x, weights = model.features(batch)
+    x = model.features(batch)
     length = 7 if architecture == "encoder_only" else 5
     assert x.shape == (3, length, 16)
-    assert not weights
-    logits, _ = forward(config, params, batch)
+    logits = forward(config, params, batch)
     assert_close(model.outputs(x, batch), logits, 2e-6)
     parts = [model.outputs(x[:, start : start + 2], batch) for start in range(0, length, 2)]
     assert_close(jnp.concatenate(parts, axis=1), logits, 2e-6)
@@ -360,7 +391,7 @@ def influence(config, params, batch):
             return x + added[x.shape[1]] if is_embedding else x
 
         with nn.intercept_methods(add):
-            return (module(config).apply({"params": params}, batch)[0] * weight).sum(-1)[0]
+            return (module(config).apply({"params": params}, batch) * weight).sum(-1)[0]
 
     gradients = jax.jit(jax.jacrev(projections))({n: jnp.zeros((1, n, config.emb_dim)) for n in widths})
     found = [np.asarray(gradients[n][:, 0]) for n in widths]
@@ -407,17 +438,15 @@ def test_which_tokens_influence_which_logits(architecture, packed, position_enco
 @pytest.mark.slow
 @every_architecture
 @pytest.mark.parametrize("scan_layers", [False, True])
-def test_returned_weights(scan_layers, architecture):
+def test_attention_weights_are_those_of_the_masks(scan_layers, architecture):
     config = tiny(num_kv_heads=2, num_encoder_layers=3, scan_layers=scan_layers, architecture=architecture)
     params, batch = random_params(config), make_batch()
     inputs = batch["inputs"].at[1, 4:].set(0).at[2].set(0)
     batch = as_batch(inputs=inputs, targets=batch["targets"].at[0, 3:].set(0))
     source = np.asarray(batch["inputs_mask"])[:, None, None, :]
     batch = read_by(config, batch)
-    plain, nothing = forward(config, params, batch)
-    logits, weights = forward(config, params, batch, return_weights=True)
-    assert not nothing
-    assert_close(logits, plain, 1e-6)
+    logits, weights = capture(config, params, batch)
+    assert_close(logits, forward(config, params, batch), 1e-6)
     causal = np.tril(np.ones((5, 5), bool))[None, None]
     allowed = {
         "encoder_self_attention": np.broadcast_to(source, (3, 3, 4, 7, 7)),
@@ -429,7 +458,7 @@ def test_returned_weights(scan_layers, architecture):
         allowed = {name: allowed[name]}
     assert weights.keys() == allowed.keys()
     for name, mask in allowed.items():
-        w = np.asarray(weights[name])
+        w = weights[name]
         assert w.shape == mask.shape, name
         assert (w[~mask] == 0).all(), name
         assert (w[mask] > 0).all(), name
@@ -450,4 +479,4 @@ def test_a_learned_table_that_is_too_short_is_an_error(architecture, source, tar
     with pytest.raises(DataError, match=r"13 positions.*model\.max_length=12"):
         forward(config, params, read_by(config, make_batch(1, source, target)))
     length = 12 if architecture == "encoder_only" else 11
-    assert forward(config, params, read_by(config, make_batch(1, 12, 11)))[0].shape == (1, length, 19)
+    assert forward(config, params, read_by(config, make_batch(1, 12, 11))).shape == (1, length, 19)

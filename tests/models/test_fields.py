@@ -147,7 +147,7 @@ def computation(config, attention_rate=0.1):
     dropout = Dropout(jnp.uint32(1), jnp.arange(3), DropoutRates(0.1, 0.1, attention_rate, 0.1))
 
     def apply(params, batch):
-        return ARCHITECTURES[config.architecture].module(config).apply({"params": params}, batch, dropout)[0]
+        return ARCHITECTURES[config.architecture].module(config).apply({"params": params}, batch, dropout)
 
     tree = shapes(config)
     parameters = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)

@@ -73,7 +73,7 @@ def test_flops_are_three_times_the_products_of_the_forward_pass(fields):
     ).resolved()
     batch = {"inputs": jnp.ones((5, 7), jnp.int32), "decoder_inputs": jnp.ones((5, 9), jnp.int32)}
     params, module = jax.eval_shape(lambda: init_params(config, 0)), ARCHITECTURES[config.architecture].module(config)
-    forward = jax.make_jaxpr(lambda p: module.apply({"params": p}, batch)[0])(params)
+    forward = jax.make_jaxpr(lambda p: module.apply({"params": p}, batch))(params)
     assert train_flops(config, 5, 7, 9) == 3 * products(forward.jaxpr)
 
 

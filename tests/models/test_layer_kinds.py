@@ -150,7 +150,7 @@ def logits_of_static_kinds(config, params, batch, dropout):
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Stack, "_applied", applied)
-        return module.apply({"params": params}, batch, dropout).outputs
+        return module.apply({"params": params}, batch, dropout)
 
 
 def test_values_as_arrays_equal_static_kinds_and_a_loop_equals_unrolled_layers():
@@ -163,7 +163,7 @@ def test_values_as_arrays_equal_static_kinds_and_a_loop_equals_unrolled_layers()
         return lambda params: jnp.sum(jnp.sin(logits_of(params)))
 
     def by_module(config, params):
-        return ARCHITECTURES["decoder_only"].module(config).apply({"params": params}, batch, dropout).outputs
+        return ARCHITECTURES["decoder_only"].module(config).apply({"params": params}, batch, dropout)
 
     unrolled = jax.jit(jax.value_and_grad(loss(functools.partial(by_module, config))))(params)
     looped_config = dataclasses.replace(config, scan_layers=True)
@@ -257,5 +257,5 @@ def test_layers_read_positions_and_not_places():
 def test_a_window_wider_than_the_text_is_no_window():
     config = tiny(architecture="decoder_only", scan_layers=True)
     params, batch = random_params(config), make_batch()
-    wide = forward(dataclasses.replace(config, attention_window=5), params, batch).outputs
-    assert_close(wide, forward(config, params, batch).outputs, 1e-6)
+    wide = forward(dataclasses.replace(config, attention_window=5), params, batch)
+    assert_close(wide, forward(config, params, batch), 1e-6)

@@ -37,7 +37,7 @@ def record(monkeypatch):
     def run(config, params, batch, dropout):
         records.clear()
         with jax.disable_jit():  # a scan is then a Python loop over arrays
-            logits, _ = ARCHITECTURES[config.architecture].module(config).apply({"params": params}, batch, dropout)
+            logits = ARCHITECTURES[config.architecture].module(config).apply({"params": params}, batch, dropout)
         return logits, list(records)
 
     return run
@@ -76,7 +76,7 @@ def test_dropout_is_applied_where_the_papers_put_it(record, fields):
         return x * keep / (1 - getattr(RATES, place))
 
     assert_close(logits, Model(config, params, recorded)(batch))
-    assert_close(logits, forward(config, params, batch, make_dropout())[0], 1e-6)
+    assert_close(logits, forward(config, params, batch, make_dropout()), 1e-6)
     # Encoder and decoder, layers, and places within a layer: each has its own seed.
     assert len({seed for _, seed, _ in records}) == len(records) == len(expected_places)
 
@@ -87,10 +87,8 @@ def test_every_place_is_used(place):
     """One rate alone changes the output, and two values of it change it differently."""
     config = tiny(scan_layers=True, num_encoder_layers=1, num_decoder_layers=1)
     params, batch = random_params(config), make_batch()
-    plain, _ = forward(config, params, batch)
-    outputs = [
-        forward(config, params, batch, make_dropout(DropoutRates(**{place: rate})))[0] for rate in (0.0, 0.1, 0.5)
-    ]
+    plain = forward(config, params, batch)
+    outputs = [forward(config, params, batch, make_dropout(DropoutRates(**{place: rate}))) for rate in (0.0, 0.1, 0.5)]
     assert_close(outputs[0], plain, 1e-6)
     assert np.abs(outputs[1] - plain).max() > 0.01
     assert np.abs(outputs[2] - outputs[1]).max() > 0.01
@@ -114,7 +112,7 @@ def test_with_rates_of_none_the_program_has_no_hash():
     assert 0 < one < all_of_them
     without = make_dropout(DropoutRates())
     params, batch = random_params(config), make_batch()
-    assert_close(forward(config, params, batch, without)[0], forward(config, params, batch)[0], 0)
+    assert_close(forward(config, params, batch, without), forward(config, params, batch), 0)
 
 
 @pytest.mark.slow
@@ -122,13 +120,13 @@ def test_the_mask_of_a_row_does_not_depend_on_its_batch():
     """The mask stays the same when rows are split over micro-batches or devices, or come in another order."""
     config = tiny(scan_layers=True)
     params, batch, dropout = random_params(config), make_batch(4), make_dropout(rows=4)
-    whole, _ = forward(config, params, batch, dropout)
+    whole = forward(config, params, batch, dropout)
     for rows in ([0, 1], [2, 3], [3, 1]):
         rows = jnp.array(rows)
         part = {name: ids[rows] for name, ids in batch.items()}
-        logits, _ = forward(config, params, part, dropout._replace(row_ids=dropout.row_ids[rows]))
+        logits = forward(config, params, part, dropout._replace(row_ids=dropout.row_ids[rows]))
         assert_close(logits, whole[rows], 1e-6)
-    swapped, _ = forward(config, params, batch, dropout._replace(row_ids=dropout.row_ids[::-1]))
+    swapped = forward(config, params, batch, dropout._replace(row_ids=dropout.row_ids[::-1]))
     assert np.abs(swapped - whole).max() > 0.01
 
 
@@ -136,7 +134,7 @@ def test_equal_sentences_in_different_rows_have_different_masks():
     config = tiny(scan_layers=True)
     params, batch = random_params(config), make_batch()
     batch = {name: jnp.broadcast_to(ids[:1], ids.shape) for name, ids in batch.items()}
-    logits, _ = forward(config, params, batch, make_dropout())
+    logits = forward(config, params, batch, make_dropout())
     for a, b in ((0, 1), (0, 2), (1, 2)):
         assert np.abs(logits[a] - logits[b]).max() > 0.01
 
@@ -150,10 +148,10 @@ def test_trials_under_vmap_equal_separate_runs():
     rates = DropoutRates(*(None if rate is None else jnp.array([rate, rate / 2]) for rate in RATES))
     axes = Dropout(seed=0, row_ids=None, rates=0)
     trials = Dropout(seeds, jnp.arange(3), rates)
-    together = jax.jit(jax.vmap(lambda d: forward(config, params, batch, d)[0], (axes,)))(trials)
+    together = jax.jit(jax.vmap(lambda d: forward(config, params, batch, d), (axes,)))(trials)
     compiled = forward._cache_size()
     for i in range(2):
         dropout = Dropout(seeds[i], jnp.arange(3), jax.tree.map(lambda rate, i=i: rate[i], rates))
-        assert_close(together[i], forward(config, params, batch, dropout)[0], 2e-6)
+        assert_close(together[i], forward(config, params, batch, dropout), 2e-6)
     assert forward._cache_size() == compiled + 1
     assert np.abs(together[0] - together[1]).max() > 0.01

@@ -16,6 +16,7 @@ from transformer_jax.config import DecodeConfig, ModelConfig
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.inspection.attention import capture
 from transformer_jax.models.architecture import ARCHITECTURES, Model, parameter_axes
 from transformer_jax.models.decoder import TWO_WAY
 from transformer_jax.models.recurrent import StateDecoder
@@ -91,7 +92,7 @@ def test_decoding_step_by_step_equals_the_whole_pass(variant):
     """From the start, and after prompts of different lengths."""
     config = recurrent(**VARIANTS[variant])
     params, batch, decoder = random_params(config), padded_batch(config), StateDecoder(config)
-    expected, _ = forward(config, params, batch)
+    expected = forward(config, params, batch)
     ids = batch["decoder_inputs"]
     cache = started(decoder, params, {**batch, "prompts": ids[:, :1], "prompt_lengths": jnp.ones(3, jnp.int32)}, 2)
     for t in range(5):
@@ -111,14 +112,14 @@ def test_decoding_step_by_step_equals_the_whole_pass(variant):
 def test_padding_and_the_order_of_rows_change_nothing(variant):
     config = recurrent(**VARIANTS[variant])
     params, batch = random_params(config), padded_batch(config)
-    expected, _ = forward(config, params, batch)
+    expected = forward(config, params, batch)
     order = jnp.array([2, 0, 1])
 
     def wider(name, x):
         fill = 17 if name in ("inputs", "decoder_inputs") else 0
         return jnp.pad(x[order], ((0, 0), (0, 3)), constant_values=fill)
 
-    logits, _ = forward(config, params, {name: wider(name, x) for name, x in batch.items()})
+    logits = forward(config, params, {name: wider(name, x) for name, x in batch.items()})
     assert_close(logits[:, :5], expected[order], 2e-6)
 
 
@@ -142,8 +143,8 @@ def test_packed_rows_equal_separate_ones(variant):
     params, (packed, separate, places) = random_params(config), packed_batch()
     if not config.num_encoder_layers:
         packed, separate = ({n: x for n, x in b.items() if not n.startswith("inputs")} for b in (packed, separate))
-    logits, _ = forward(config, params, packed)
-    expected, _ = forward(config, params, separate)
+    logits = forward(config, params, packed)
+    expected = forward(config, params, separate)
     for row, place in enumerate(places):
         assert_close(logits[0, place], expected[row, : place.stop - place.start], 2e-6)
 
@@ -152,11 +153,11 @@ def test_an_encoder_alone_reads_padded_and_packed_rows():
     config = recurrent(**ENCODER)
     params, (packed, separate, _) = random_params(config), packed_batch()
     packed, separate = ({n: x for n, x in b.items() if n.startswith("inputs")} for b in (packed, separate))
-    logits, _ = forward(config, params, packed)
-    expected, _ = forward(config, params, separate)
+    logits = forward(config, params, packed)
+    expected = forward(config, params, separate)
     assert_close(logits[0, :4], expected[0, :4], 2e-6)
     assert_close(logits[0, 4:7], expected[1, :3], 2e-6)
-    x, _ = Model(ARCHITECTURES["recurrent"].module(config), params).features(separate)
+    x = Model(ARCHITECTURES["recurrent"].module(config), params).features(separate)
     assert x.shape == (2, 4, 12)
     assert not x[1, 3].any()
 
@@ -170,7 +171,7 @@ def test_gradients_are_finite_and_reach_every_parameter(variant):
 
     @jax.jit
     def loss(params):
-        logits = ARCHITECTURES["recurrent"].module(config).apply({"params": params}, batch)[0]
+        logits = ARCHITECTURES["recurrent"].module(config).apply({"params": params}, batch)
         picked = jnp.take_along_axis(jax.nn.log_softmax(logits), batch["targets"][..., None], axis=-1)[..., 0]
         return -(picked * batch["weights"]).sum()
 
@@ -183,14 +184,13 @@ def test_attention_weights_are_those_of_the_source():
     for variant in ("additive", "dot", "input feeding"):
         config = recurrent(**VARIANTS[variant])
         batch = padded_batch(config)
-        _, weights = forward(config, random_params(config), batch, return_weights=True)
-        shares = np.asarray(weights["decoder_cross_attention"])
+        shares = capture(config, random_params(config), batch).weights["decoder_cross_attention"]
         assert shares.shape == (1, 3, 1, 5, 7)
         np.testing.assert_allclose(shares.sum(-1), 1.0, rtol=1e-5)
         assert not shares[0, 1, 0, :, 4:].any()
         assert shares[0, 1, 0, :, :4].all()
     config = recurrent()
-    assert not forward(config, random_params(config), padded_batch(config), return_weights=True)[1]
+    assert capture(config, random_params(config), padded_batch(config)).weights == {}
 
 
 # --- searches ------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def log_probs(config, params, inputs, outputs):
     batch = {"decoder_inputs": jnp.asarray(read)}
     if config.num_encoder_layers:
         batch["inputs"] = jnp.asarray(np.repeat(inputs, len(outputs), axis=0))
-    logits, _ = forward(config, params, batch)
+    logits = forward(config, params, batch)
     found = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(outputs)[..., None], axis=-1)[..., 0]
     return np.asarray(found, np.float64)
 
@@ -261,7 +261,7 @@ def test_greedy_search_equals_teacher_forcing_of_its_own_output(variant):
     batch = {"decoder_inputs": jnp.asarray(read)}
     if config.num_encoder_layers:
         batch["inputs"] = jnp.asarray(inputs)
-    logits = np.array(forward(config, params, batch)[0])[:, prompts.shape[1] :]
+    logits = np.array(forward(config, params, batch))[:, prompts.shape[1] :]
     logits[..., :2] = -np.inf  # neither padding nor, before the fifth token, the end
     np.testing.assert_array_equal(logits.argmax(-1), found.ids[:, 0])
 
@@ -296,7 +296,7 @@ def trained_pass(config, params, batch, rate, dropout_rate=None):
     dropout = Dropout(jnp.uint32(5), jnp.arange(3), DropoutRates(dropout_rate, dropout_rate))
     module = ARCHITECTURES["recurrent"].module(config)
     hyper = {"teacher_forcing_rate": rate}
-    return jax.jit(lambda p: module.apply({"params": p}, batch, dropout, hyper)[0])(params)
+    return jax.jit(lambda p: module.apply({"params": p}, batch, dropout, hyper))(params)
 
 
 @pytest.mark.parametrize("variant", slow_but("context at every step", VARIANTS))
@@ -306,11 +306,11 @@ def test_without_teacher_forcing_the_model_reads_its_own_output(variant):
     batch["weights"] = jnp.ones((3, 5))
     own = trained_pass(config, params, batch, 0.0)
     read = jnp.concatenate([batch["decoder_inputs"][:, :1], own.argmax(-1)[:, :-1]], axis=1)
-    expected, _ = forward(config, params, {**batch, "decoder_inputs": read.astype(jnp.int32)})
+    expected = forward(config, params, {**batch, "decoder_inputs": read.astype(jnp.int32)})
     assert_close(own, expected, 2e-6)
     assert np.any(read != batch["decoder_inputs"])
     # All tokens are those of the target with a rate of 1, and some with a rate between.
-    given, _ = forward(config, params, batch)
+    given = forward(config, params, batch)
     assert_close(trained_pass(config, params, batch, 1.0), given, 2e-6)
     # A token that is no target is never replaced.
     batch["weights"] = jnp.zeros((3, 5))
@@ -354,7 +354,7 @@ def test_dropout_is_the_same_however_a_token_is_read():
     params, batch = random_params(config), padded_batch(config)
     by_layers = trained_pass(config, params, batch, None, 0.5)
     assert_close(trained_pass(config, params, batch, 1.0, 0.5), by_layers, 2e-6)
-    assert not np.allclose(by_layers, forward(config, params, batch)[0])
+    assert not np.allclose(by_layers, forward(config, params, batch))
 
 
 # --- bad input -----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from transformer_jax.nn.attention import QK_NORMS, MultiHeadAttention, dot_produ
 from transformer_jax.nn.dropout import Dropout, DropoutRates, keep_mask
 from transformer_jax.nn.kv_cache import KeyValue, cache_layout, cached_attention
 from transformer_jax.nn.masks import AttentionMask
+from transformer_jax.nn.places import Visit, visit
 from transformer_jax.nn.positions import ENCODINGS, LinearBias
 from transformer_jax.nn.softmax import attention_weights, masked_softmax
 
@@ -192,7 +193,7 @@ def test_multi_head_attention_equals_its_equation(position_encoding, attention_s
     params = jax.tree.map(lambda p: p / 3, params)
     x, memory = normal(B, T, 16), normal(B, S, 16)
     positions, mask = jnp.array([[0, 1, 2], [4, 2, 3]]), random_mask(B, 1, T, T)
-    module = MultiHeadAttention(config, 2, return_weights=True)
+    module = MultiHeadAttention(config, 2)
     model = reference.Model(config, None)
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
 
@@ -200,7 +201,12 @@ def test_multi_head_attention_equals_its_equation(position_encoding, attention_s
         query, tokens = module.project(x, positions)
         return module.attend(query, tokens, AttentionMask(mask), None, None)
 
-    own, own_weights = module.apply({"params": params}, x, method=self_attention)
+    def applied(method, *inputs):
+        """Return the output and the attention weights."""
+        with visit(Visit(["weights"])) as visited:
+            return module.apply({"params": params}, *inputs, method=method), visited.found["weights"]
+
+    own, own_weights = applied(self_attention, x)
     expected, expected_weights = model.heads(config, p, *float64(x, x), np.asarray(positions), mask, None)
     assert_close(own, expected, 2e-6)
     assert_close(own_weights, expected_weights, 2e-6)
@@ -211,7 +217,7 @@ def test_multi_head_attention_equals_its_equation(position_encoding, attention_s
 
     mask_of_keys = random_mask(B, 1, 1, S)
     expected, expected_weights = model.heads(config, p, *float64(x, memory), None, mask_of_keys, None)
-    read, read_weights = module.apply({"params": params}, x, memory, method=cross_attention)
+    read, read_weights = applied(cross_attention, x, memory)
     assert_close(read, expected, 2e-6)  # no rotation: target and source positions have no common origin
     assert_close(read_weights, expected_weights, 2e-6)
 
@@ -237,7 +243,7 @@ def test_whether_the_key_bias_has_an_effect(fields):
     bias = None if make_bias is None else make_bias(config, True).apply({}, positions, positions)
 
     def self_attention(module, x):
-        return module.attend(*module.project(x, positions), None, bias, None)[0]
+        return module.attend(*module.project(x, positions), None, bias, None)
 
     shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), x, method=self_attention))
     params = jax.tree.map(lambda s: normal(*s.shape), shapes)
@@ -319,7 +325,7 @@ def of_tokens(config, params, x):
 
     def self_attention(module):
         query, tokens = module.project(x, jnp.arange(x.shape[1])[None])
-        return module.attend(query, tokens, None, None, None).output, query, tokens.key
+        return module.attend(query, tokens, None, None, None), query, tokens.key
 
     return module.apply({"params": params}, method=self_attention)
 

@@ -10,6 +10,7 @@ from support import assert_close, random_params, tiny
 from training_support import distance, small_config, uneven_batch
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.inspection.places import run_with
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.attention import dot_product_attention
 from transformer_jax.nn.attention_kernels import choose, library_attention
@@ -85,16 +86,17 @@ def test_a_model_has_the_same_gradients_by_either():
 
 
 @pytest.mark.slow
-def test_weights_are_returned_with_every_implementation():
+def test_weights_can_be_read_with_every_implementation():
     """They come from the reference; the logits are the same with either implementation."""
     config, batch = tiny(attention_implementation="xla"), uneven_batch()
     batch = {name: jnp.asarray(array) for name, array in batch.items()}
     params = random_params(config)
-    logits, none = EncoderDecoder(config).apply({"params": params}, batch)
-    same, weights = EncoderDecoder(config, return_weights=True).apply({"params": params}, batch)
-    assert none == {}
-    assert set(weights) == {"encoder_self_attention", "decoder_self_attention", "decoder_cross_attention"}
-    assert_close(logits, same, 1e-5)
+    logits = EncoderDecoder(config).apply({"params": params}, batch)
+    ran = run_with(config, params, batch, ["*/weights"])
+    kinds = {"encoder/self_attention", "decoder/self_attention", "decoder/cross_attention"}
+    assert ran.places.keys() == {f"{stack}/{n}/{part}/weights" for n in range(2) for stack, part in
+                                 (kind.split("/") for kind in kinds)}  # fmt: skip
+    assert_close(logits, ran.outputs, 1e-5)
 
 
 GPU = {"dtype": "bfloat16", "head_dim": 64}
@@ -126,7 +128,7 @@ def test_the_choice(fields, kind, backend, name, why):
     choice = choose(tiny(**fields), kind, backend=backend)
     assert choice.name == name
     assert why in choice.why
-    assert choose(tiny(**fields), kind, backend=backend, returns_weights=True).name == "reference"
+    assert choose(tiny(**fields), kind, backend=backend, needs_weights=True).name == "reference"
 
 
 @pytest.mark.parametrize(

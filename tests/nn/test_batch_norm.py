@@ -159,9 +159,9 @@ def test_an_encoder_equals_the_float64_reference(fields):
     params = with_running(random_params(config), random_running(statistics))
     inputs = RNG.integers(4, 19, (3, 7)).astype(np.int32)
     batch = {"inputs": inputs, "inputs_mask": np.arange(7) < np.array([[7], [4], [1]])}
-    logits, _ = forward(config, params, batch)
+    logits = forward(config, params, batch)
     assert_close(logits, Model(config, params)(batch))
-    alone, _ = forward(config, params, {name: array[1:2, :4] for name, array in batch.items()})
+    alone = forward(config, params, {name: array[1:2, :4] for name, array in batch.items()})
     assert_close(logits[1:2, :4], alone, 2e-6)  # padding and other rows do not matter
     # Every norm of the parameters has averages, of its layers.
     norms = {path.rpartition("/")[0] for path in paths(params) if path.endswith("/scale")}

@@ -225,10 +225,10 @@ def test_reading_in_pieces_and_steps_equals_reading_at_once():
     assert_close(whole.output, expected_output(x))
     outputs, state = [], start(2)
     for piece in (x[:, :2], x[:, 2:7]):  # the first is shorter than the convolution
-        output, state, _ = apply(CONFIG, params, piece, state, method="read_tokens")
+        output, state = apply(CONFIG, params, piece, state, method="read_tokens")
         outputs.append(output)
     for t in (7, 8):
-        output, state, _ = apply(CONFIG, params, x[:, t : t + 1], state, method="step_tokens")
+        output, state = apply(CONFIG, params, x[:, t : t + 1], state, method="step_tokens")
         outputs.append(output)
     assert_close(jnp.concatenate(outputs, axis=1), whole.output)
     jax.tree.map(assert_close, state, whole.state)
@@ -236,7 +236,7 @@ def test_reading_in_pieces_and_steps_equals_reading_at_once():
 
 def test_reading_no_tokens_is_defined():
     x = jax.ShapeDtypeStruct((2, 0, CONFIG.emb_dim), jnp.float32)
-    output, state, _ = jax.eval_shape(
+    output, state = jax.eval_shape(
         lambda x, s: apply(CONFIG, random_params(CONFIG), x, s, method="read_tokens"), x, start(2)
     )
     assert output.shape == x.shape
@@ -248,10 +248,10 @@ def test_padding_changes_nothing():
     x, more, params = texts(2, 3, 6), texts(3, 3, 4), random_params(CONFIG)
     lengths = (6, 2, 0)
     is_token = jnp.arange(6)[None] < jnp.asarray(lengths)[:, None]
-    outputs, state, _ = apply(
+    outputs, state = apply(
         CONFIG, params, jnp.where(is_token[..., None], x, jnp.nan), start(3), is_token, method="read_tokens"
     )
-    following, _, _ = apply(CONFIG, params, more, state, method="read_tokens")
+    following, _ = apply(CONFIG, params, more, state, method="read_tokens")
     for row, length in enumerate(lengths):
         expected = expected_output(jnp.concatenate([x[row : row + 1, :length], more[row : row + 1]], axis=1))[0]
         assert_close(outputs[row, :length], expected[:length])
@@ -329,8 +329,8 @@ def test_extreme_gates_and_keys_stay_finite():
 def test_bfloat16_rounds_only_maps_and_keeps_the_state_in_float32():
     config, params = tiny(head_dim=6, value_head_dim=5, dtype="bfloat16"), random_params(CONFIG)
     x = texts(7, 2, 9).astype(jnp.bfloat16)
-    outputs, state, _ = apply(config, params, x[:, :8], start(2, config), method="read_tokens")
-    last, after, _ = apply(config, params, x[:, 8:], state, method="step_tokens")
+    outputs, state = apply(config, params, x[:, :8], start(2, config), method="read_tokens")
+    last, after = apply(config, params, x[:, 8:], state, method="step_tokens")
     assert outputs.dtype == last.dtype == after.tail.dtype == state.tail.dtype == jnp.bfloat16
     assert after.memory.dtype == state.memory.dtype == jnp.float32
     assert_close(jnp.concatenate([outputs, last], axis=1), expected_output(x), 0.03)
@@ -342,10 +342,10 @@ def test_hypotheses_do_not_mix_and_follow_their_parents():
     state = apply(CONFIG, params, prompt, start(2), method="read_tokens").state
     state = DeltaState(*(jnp.repeat(part, 3, axis=1) for part in state))
     first, second = texts(9, 2, 3), texts(10, 2, 3)
-    one, state, _ = apply(CONFIG, params, first, state, method="step_tokens")
+    one, state = apply(CONFIG, params, first, state, method="step_tokens")
     parents = jnp.asarray([[2, 0, 0], [1, 1, 2]])
     gathered = DeltaState(*(part[jnp.arange(2)[:, None], parents] for part in state))
-    two, _, _ = apply(CONFIG, params, second, gathered, method="step_tokens")
+    two, _ = apply(CONFIG, params, second, gathered, method="step_tokens")
     for row, width in np.ndindex(2, 3):
         history = jnp.stack([first[row, width]])[None]
         text = jnp.concatenate([prompt[row : row + 1], history], axis=1)

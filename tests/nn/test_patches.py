@@ -103,7 +103,7 @@ def test_images_see_positions_only_through_the_encoding(position_encoding):
     params = random_params(settings)
     exchanged = IMAGES.copy()
     exchanged[:, :2], exchanged[:, 2:4] = IMAGES[:, 2:4], IMAGES[:, :2]
-    one, other = (module.apply({"params": params}, {"inputs": jnp.asarray(x)}).outputs for x in (IMAGES, exchanged))
+    one, other = (module.apply({"params": params}, {"inputs": jnp.asarray(x)}) for x in (IMAGES, exchanged))
     back = jnp.concatenate([other[:, :1], other[:, 4:7], other[:, 1:4], other[:, 7:]], 1)
     same = np.abs(back - one).max() < 1e-5
     assert same == (position_encoding == "none")

@@ -210,7 +210,7 @@ def test_the_config_knows_which_encodings_have_a_table():
 def test_a_learned_table_that_is_too_short_is_an_error():
     config = tiny(position_encoding="learned", max_length=4)
     params = random_params(config)
-    assert forward(config, params, make_batch(2, 4, 4))[0].shape == (2, 4, 19)
+    assert forward(config, params, make_batch(2, 4, 4)).shape == (2, 4, 19)
     for sides in ((5, 4), (4, 5)):
         with pytest.raises(DataError, match=r"5 positions.*model\.max_length=4"):
             forward(config, params, make_batch(2, *sides))

@@ -60,7 +60,7 @@ class Counting(Task):
         return CountHead()
 
     def loss(self, config, model, batch, dropout, hyper, chunks=1):
-        x, _ = model.features(batch, dropout, hyper.model)
+        x = model.features(batch, dropout, hyper.model)
         error = jnp.abs(model.outputs(x, batch) - batch["targets"])
         loss = jnp.where(error < 1, error**2 / 2, 0.5 + hyper.task["outlier_slope"] * (error - 1))
         weights = batch["weights"]

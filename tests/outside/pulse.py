@@ -29,8 +29,7 @@ class Pulse(nn.Module):
         self.recurrent, self.output = nn.Dense(self.config.emb_dim), nn.Dense(self.config.vocab_size)
 
     def __call__(self, batch, dropout=None, hyper=None):
-        x, weights = self.features(batch, dropout, hyper)
-        return self.outputs(x, batch), weights
+        return self.outputs(self.features(batch, dropout, hyper), batch)
 
     def start(self, batch):
         is_token = batch["inputs_mask"][..., None] if "inputs_mask" in batch else jnp.ones((1, 1, 1), bool)
@@ -43,7 +42,7 @@ class Pulse(nn.Module):
     def features(self, batch, dropout=None, hyper=None):
         h = self.start(batch)
         states = [h := self.step(h, ids) for ids in batch["decoder_inputs"].T]
-        return jnp.stack(states, axis=1), {}
+        return jnp.stack(states, axis=1)
 
     def outputs(self, x, batch, dropout=None):
         return self.output(x) if self.head is None else self.head(x, batch, self.embedding, dropout)
@@ -82,7 +81,7 @@ class PulseArchitecture(Architecture):
     config_class = PulseConfig
     reads = frozenset({"emb_dim"})
 
-    def module(self, config, head=None, return_weights=False):
+    def module(self, config, head=None):
         return Pulse(config, head)
 
     def example_batch(self, config):

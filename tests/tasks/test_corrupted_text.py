@@ -177,7 +177,7 @@ def test_a_step_lowers_the_loss_and_scores_are_those_of_the_batches(folder, task
 
     @jax.jit
     def log_probs(batch):
-        return jax.nn.log_softmax(model.outputs(model.features(batch, None, {})[0], batch))
+        return jax.nn.log_softmax(model.outputs(model.features(batch, None, {}), batch))
 
     nats = count = correct = 0.0
     for batch, _ in evaluation_batches(config, data.splits["valid"]):

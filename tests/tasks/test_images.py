@@ -166,7 +166,7 @@ def test_the_loss_of_a_mixture(corpus):
     hyper = LossHyper({}, {})
     loss = jax.jit(lambda batch: IMAGES.loss(settings.task, model, batch, None, hyper))
     sums = loss(plain | mixture)
-    logits = np.asarray(jax.jit(lambda batch: model.outputs(model.features(batch)[0], batch))(plain), np.float64)
+    logits = np.asarray(jax.jit(lambda batch: model.outputs(model.features(batch), batch))(plain), np.float64)
     nll = np.log(np.exp(logits).sum(-1))[:, None] - logits
     expected = (shares * nll[np.arange(4), labels] + (1 - shares) * nll[:, 2]).sum()
     assert float(sums["loss"]) == pytest.approx(expected, rel=1e-5)

@@ -69,7 +69,7 @@ def distributions(config, params, ids, prefix=0):
 @functools.partial(jax.jit, static_argnums=0)
 def _distributions(model, params, read, is_prefix):
     batch = {"decoder_inputs": read, "prefix_mask": is_prefix}
-    logits, _ = ARCHITECTURES["decoder_only"].module(model).apply({"params": params}, batch)
+    logits = ARCHITECTURES["decoder_only"].module(model).apply({"params": params}, batch)
     return jax.nn.log_softmax(logits[0])
 
 

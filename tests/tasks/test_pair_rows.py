@@ -136,7 +136,7 @@ def test_greedy_outputs_are_the_likeliest_tokens_of_the_training_pass(tokenizer,
         source = len(split.take("inputs", np.zeros(1, int), 40)[0].nonzero()[0])
         shape = BatchShape(1, (("targets", source + len(ids)),))
         batch = TASKS["translation"].arrays(translator.config, split, rows, shape, None)
-        logits = np.array(forward(translator.config.model, translator.params, batch)[0])[0, source:]
+        logits = np.array(forward(translator.config.model, translator.params, batch))[0, source:]
         logits[:, 0] = -np.inf  # no padding
         assert logits.argmax(-1)[len(begin) :].tolist() == ids[len(begin) :]
         assert len(ids) - len(begin) <= source + 3
@@ -155,7 +155,7 @@ def test_a_wide_beam_finds_the_best_output(tokenizer):
             ids = [*text, EOS]
             read = jnp.array([[START, *source, *ids[:-1]]], jnp.int32)
             batch = {"decoder_inputs": read, "prefix_mask": jnp.arange(read.shape[1])[None] <= len(source)}
-            logits = jax.nn.log_softmax(forward(settings.model, translator.params, batch)[0][0, len(source) :])
+            logits = jax.nn.log_softmax(forward(settings.model, translator.params, batch)[0, len(source) :])
             best[tuple(ids)] = float(logits[np.arange(len(ids)), ids].sum())
     assert tuple(output.outputs[0].ids) == max(best, key=best.__getitem__)
     assert output.outputs[0].score == pytest.approx(max(best.values()), abs=1e-4)

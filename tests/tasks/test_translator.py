@@ -185,7 +185,7 @@ def test_outputs_have_ids_and_log_probabilities(translator, config):
         assert output.text == translator.tokenizer.decode(output.ids)
         assert output.finished == (output.ids[-1] == EOS_ID)
         batch = as_batch(inputs=jnp.array([source]), targets=jnp.array([output.ids]))
-        log_probs = jax.nn.log_softmax(forward(config.model, translator.params, batch)[0][0])
+        log_probs = jax.nn.log_softmax(forward(config.model, translator.params, batch)[0])
         expected = [float(log_probs[t, i]) for t, i in enumerate(output.ids)]
         np.testing.assert_allclose(output.log_probs, expected, atol=1e-4)
         np.testing.assert_allclose(output.score, sum(expected) / ((5 + len(expected)) / 6) ** 0.6, rtol=1e-4)
@@ -341,7 +341,7 @@ def test_the_loss_of_pairs_is_that_of_the_logits(translator):
     losses, of_tokens = translator.loss(PAIRS), translator.token_log_probs(PAIRS)
     for index, pair in enumerate(PAIRS):
         batch = translator.batch([pair])
-        logits = np.asarray(forward(translator.config.model, translator.params, batch).outputs, np.float64)[0]
+        logits = np.asarray(forward(translator.config.model, translator.params, batch), np.float64)[0]
         log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         targets = [*translator.encode([pair[1]])[0], EOS_ID]
         np.testing.assert_array_equal(batch["targets"][0], targets)

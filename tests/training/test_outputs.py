@@ -58,7 +58,7 @@ def test_the_numbers_of_a_step_are_those_of_the_model_of_the_config():
     """The sums are those of the logits of a model that has the numbers in its config; `loss` is without the z-loss."""
     batch = uneven_batch()
     assert (STATIC.model.output_logit_cap, STATIC.model.embedding_multiplier) == (None, 1.0)
-    logits = np.asarray(forward(CONFIG.model, params(), batch)[0], np.float64)
+    logits = np.asarray(forward(CONFIG.model, params(), batch), np.float64)
     assert 1.0 < abs(logits).max() < 2.0
     normaliser = np.log(np.exp(logits).sum(-1))
     nll = normaliser - np.take_along_axis(logits, batch["targets"][..., None], -1)[..., 0]
@@ -145,7 +145,7 @@ class Fixed(NamedTuple):
     logits: Any
 
     def features(self, batch, dropout, hyper):
-        return jnp.zeros((*self.logits.shape[:2], 2)), {}
+        return jnp.zeros((*self.logits.shape[:2], 2))
 
     def outputs(self, x, batch, dropout=None):
         return self.logits

@@ -74,7 +74,7 @@ def test_a_segment_does_not_depend_on_its_neighbours(position_encoding):
         others[side] = np.where(is_other, 4 + (batch[side] + 5) % 13, batch[side])
         assert (others[side] != batch[side]).sum() > 50
     others["decoder_inputs"] = shift_right(others["targets"], segment_ids=batch["targets_segment_ids"])
-    logits, other_logits = forward(config, params, batch)[0], forward(config, params, others)[0]
+    logits, other_logits = forward(config, params, batch), forward(config, params, others)
     segments = batch["targets_segment_ids"]
     assert (segments == 2).sum() > 20
     assert_close(other_logits[segments == 2], logits[segments == 2], 1e-6)

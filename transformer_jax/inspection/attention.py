@@ -1,37 +1,35 @@
 """Attention weights of one text, or of a sentence and its translation, and their entropy.
 
-The weights are those that the model computes in every layer and head: the forward pass is run again and returns them.
+The weights are those that the model computes in every layer and head; they are read as named places of one more pass.
 Nothing is smoothed, averaged or renormalised.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.config import ATTENTION, LAYERS, RECURRENT, ModelConfig, layer_configs
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.inspection.places import places, run_with
 from transformer_jax.tasks.batches.pair_rows import reads_source_two_way
 from transformer_jax.tasks.trained.length_limits import length_problems
 from transformer_jax.tasks.trained.lines import Line
 from transformer_jax.tasks.trained.row_translator import RowTranslator
 from transformer_jax.tasks.trained.text_generator import TextGenerator
 from transformer_jax.tasks.trained.translator import Translator
-from transformer_jax.typing import Array, Batch, Params
+from transformer_jax.typing import Array, Params
 
 KINDS = {
     "encoder_self_attention": "Encoder self-attention",
     "decoder_self_attention": "Masked decoder self-attention",
     "decoder_cross_attention": "Cross-attention",
 }
-"""Titles of attentions, by the names under which models return their weights.
+"""Titles of attentions, by stack and kind.
 
 A decoder-only model has the second, a recurrent model with attention the third.
 """
@@ -193,28 +191,24 @@ def capture(config: ModelConfig, params: Params, batch: Mapping[str, Any]) -> Ca
         the weights.
       batch: the input of the architecture's module.
     """
-    config = dataclasses.replace(config, attention_implementation="reference", remat="none")
-    logits, weights = _forward(config, params, batch)
-    found = {kind: np.asarray(weights[kind], np.float32) for kind in KINDS if kind in weights}
-    return Captured(logits, {kind: _of_all_layers(config, kind, array) for kind, array in found.items()})
+    config = dataclasses.replace(config, attention_implementation="reference")
+    names = [name for name in places(config, batch) if name.endswith("attention/weights")]
+    ran = run_with(config, params, batch, names)
+    found: dict[str, dict[int, np.ndarray]] = {}
+    for name in names:
+        stack, *layer, part, _ = name.split("/")
+        # A recurrent decoder has one attention, of one head, beside its layers.
+        weights = np.asarray(ran.places[name], np.float32)
+        found.setdefault(f"{stack}_{part}", {})[int(layer[0]) if layer else 0] = weights if layer else weights[:, None]
+    shown = {kind: _of_all_layers(config, kind, found[kind]) for kind in KINDS if kind in found}
+    return Captured(ran.outputs, shown)
 
 
-def _of_all_layers(config: ModelConfig, kind: str, weights: np.ndarray) -> np.ndarray:
-    """Return weights [L, ...] of all layers, NaN where a layer has no attention; weights: of those that have."""
-    stack = kind.partition("_")[0]
-    count = getattr(config, f"num_{stack}_layers") if config.is_transformer else len(weights)
-    if len(weights) == count:
-        return weights
-    result = np.full((count, *weights.shape[1:]), np.nan, np.float32)
-    result[_attention_layers(config, stack)] = weights
-    return result
-
-
-@functools.partial(jax.jit, static_argnames="config")
-def _forward(config: ModelConfig, params: Params, batch: Batch) -> tuple[Array, dict[str, Any]]:
-    module = ARCHITECTURES[config.architecture].module(config, return_weights=True)
-    result: Any = module.apply({"params": params}, batch)
-    return result
+def _of_all_layers(config: ModelConfig, kind: str, weights: Mapping[int, np.ndarray]) -> np.ndarray:
+    """Return weights [L, ...] of all layers, NaN where a layer has no attention; weights: by the layer's number."""
+    count = getattr(config, f"num_{kind.partition('_')[0]}_layers") if config.is_transformer else len(weights)
+    missing = np.full_like(next(iter(weights.values())), np.nan)
+    return np.stack([weights.get(layer, missing) for layer in range(count)])
 
 
 def mean_entropy(weights: Float[np.ndarray, "*heads T S"]) -> Float[np.ndarray, "*heads"]:

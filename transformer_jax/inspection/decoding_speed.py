@@ -66,7 +66,7 @@ def uncached_decoder(
     @jax.jit
     def decode(params: Any, sources: Any, prompts: jax.Array) -> jax.Array:
         def body(t: jax.Array, targets: jax.Array) -> jax.Array:
-            logits, _ = module.apply({"params": params}, {**sources, "decoder_inputs": shifted(targets)})
+            logits = module.apply({"params": params}, {**sources, "decoder_inputs": shifted(targets)})
             best = jnp.argmax(jax.lax.dynamic_index_in_dim(logits, t, axis=1), axis=-1).astype(jnp.int32)
             return jax.lax.dynamic_update_slice_in_dim(targets, best, t, axis=1)
 

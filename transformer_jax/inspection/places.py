@@ -108,7 +108,7 @@ def _run(
     replace: Mapping[str, Any],
 ) -> tuple[Array, dict[str, Array]]:
     with visit(Visit(frozenset(read), replace)) as visited:
-        outputs, _ = _module(model, head).apply({"params": params}, batch)
+        outputs: Any = _module(model, head).apply({"params": params}, batch)
     return outputs, visited.found
 
 

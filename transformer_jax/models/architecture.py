@@ -27,7 +27,6 @@ from transformer_jax.nn.mixers import MIXERS
 from transformer_jax.nn.monitored import MONITORED, joined
 from transformer_jax.nn.places import at
 from transformer_jax.nn.residual import scaled_initial
-from transformer_jax.nn.stack import Features
 from transformer_jax.registry import Registry
 from transformer_jax.typing import Array, Batch, Params
 
@@ -37,14 +36,13 @@ class Architecture(abc.ABC):
 
     Its module is a `flax.linen.Module` with these methods:
 
-    - `features(batch, dropout=None, hyper={}) -> (x, weights)`: the hidden states [B, T, D] of a batch, or vectors of
-      another width, and a dict of attention weights [L, B, N, T, S] by name, empty unless the module was made with
-      `return_weights`. `dropout` is None for a deterministic pass; `hyper` holds the values of those config fields that
-      are marked `hyper`.
+    - `features(batch, dropout=None, hyper={}) -> x`: the hidden states [B, T, D] of a batch, or vectors of another
+      width. `dropout` is None for a deterministic pass; `hyper` holds the values of those config fields that are marked
+      `hyper`.
     - `outputs(x, batch, dropout=None) -> [B, ...]`: float32 outputs of hidden states: logits over the vocabulary, or
       the output of the head if the module has one, which gets the dropout. x may be a part [B, t, D] of the hidden
       states.
-    - `__call__(batch, dropout=None, hyper={})`: `outputs` of `features`, and the attention weights.
+    - `__call__(batch, dropout=None, hyper={}) -> [B, ...]`: `outputs` of `features`.
 
     The task may give a head: a module that is called as `head(x, batch, embedding, dropout)`, with the token embedding
     [V, D], or None if the model reads no tokens, and None for a deterministic pass. Its parameters are at `head/...`.
@@ -63,7 +61,7 @@ class Architecture(abc.ABC):
         return self.reads is None or bool(names & self.reads)
 
     @abc.abstractmethod
-    def module(self, config: ModelConfig, head: nn.Module | None = None, return_weights: bool = False) -> nn.Module:
+    def module(self, config: ModelConfig, head: nn.Module | None = None) -> nn.Module:
         """Return the module for a resolved config."""
 
     @abc.abstractmethod
@@ -150,34 +148,18 @@ ARCHITECTURES: Registry[Architecture] = Registry(
 """By the values of `model.architecture`."""
 
 
-class ModelOutput(NamedTuple):
-    """The result of a module: outputs, such as logits [B, T, V] float32, and attention weights [L, B, N, T, S] by name.
-
-    Without `return_weights` there are no weights.
-    """
-
-    outputs: Array
-    weights: dict[str, Any]
-
-
 class ModelModule(nn.Module):
     """The base class of the modules of this package; see `Architecture` for its methods."""
 
     config: ModelConfig
     head: nn.Module | None = None
-    return_weights: bool = False
 
-    def __call__(
-        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> ModelOutput:
-        """Return `outputs` of `features`, and the attention weights."""
-        x, weights = self.features(batch, dropout, hyper)
-        outputs = self.outputs(x, batch, dropout)
-        return ModelOutput(at("logits" if self.head is None else "outputs", outputs), weights)
+    def __call__(self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None) -> Array:
+        """Return `outputs` of `features`."""
+        outputs = self.outputs(self.features(batch, dropout, hyper), batch, dropout)
+        return at("logits" if self.head is None else "outputs", outputs)
 
-    def features(
-        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> Features:
+    def features(self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None) -> Array:
         raise NotImplementedError
 
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
@@ -196,11 +178,9 @@ class Model(NamedTuple):
     receive: Callable[[Mapping[str, Params]], None] | None = None
     collections: tuple[str, ...] = (COLLECTED,)
 
-    def features(
-        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> Features:
-        """Return hidden states [B, T, D] and attention weights; see `Architecture`."""
-        return Features(*self._apply("features", batch, dropout, hyper or {}))
+    def features(self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None) -> Array:
+        """Return hidden states [B, T, D]; see `Architecture`."""
+        return self._apply("features", batch, dropout, hyper or {})
 
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
         """Return float32 outputs [B, ...] of hidden states [B, T, D]; see `Architecture`."""

@@ -24,7 +24,7 @@ from transformer_jax.nn.embedder import Embedder
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, has_output_parameters, token_logits
 from transformer_jax.nn.masks import causal_mask, prefix_mask, segment_mask
 from transformer_jax.nn.positions import sequence_positions
-from transformer_jax.nn.stack import Decoded, Features, Stack, StackState
+from transformer_jax.nn.stack import Decoded, Stack, StackState
 from transformer_jax.typing import Array, Batch, Params
 
 
@@ -34,21 +34,19 @@ class DecoderOnly(ModelModule):
     def setup(self) -> None:
         config = self.config
         self.embedding = TokenEmbedding(config)
-        self.decoder = Stack(config, config.num_decoder_layers, True, False, self.return_weights)
+        self.decoder = Stack(config, config.num_decoder_layers, causal=True)
         self.decoder_embedder = Embedder(config)
         nn.share_scope(self.decoder_embedder, self.decoder)  # its parameters are at decoder/position_embedding
         self.output = OutputProjection(config) if has_output_parameters(config) else None
 
-    def features(
-        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> Features:
+    def features(self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None) -> Array:
         """Return the stack's output for every token of `decoder_inputs`.
 
         Args:
           batch: `decoder_inputs` [B, T]; optionally `prefix_mask` [B, T], whose tokens attend to each other in both
             directions; for packed rows also `targets_segment_ids` and `targets_positions`.
           dropout: None for a deterministic pass. hyper: not read.
-        Returns: [B, T, D] and, with `return_weights`, `decoder_self_attention` [L, B, N, T, T].
+        Returns: [B, T, D].
         """
         length = batch["decoder_inputs"].shape[1]
         prefix, segments = batch.get("prefix_mask"), batch.get("targets_segment_ids")
@@ -58,8 +56,7 @@ class DecoderOnly(ModelModule):
         positions = sequence_positions(self.config, batch, "targets", length)
         x = self.embedding(batch["decoder_inputs"])  # [B, T] -> [B, T, D]
         x = self.decoder_embedder(x, positions, fold_dropout(dropout, self.config.num_decoder_layers))
-        x, weights = self.decoder(x, positions, mask, dropout, is_token=counted_targets(batch))
-        return Features(x, {f"decoder_{name}": w for name, w in weights.items()})
+        return self.decoder(x, positions, mask, dropout, is_token=counted_targets(batch))
 
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
         """Map the stack's output [B, T, D] to logits [B, T, V] float32, or to the output of the head."""
@@ -79,8 +76,8 @@ class DecoderOnly(ModelModule):
 class DecoderOnlyArchitecture(Architecture):
     """One stack with a causal mask, or with attention in both directions within a prefix (`prefix_mask`)."""
 
-    def module(self, config: ModelConfig, head: nn.Module | None = None, return_weights: bool = False) -> DecoderOnly:
-        return DecoderOnly(config, head, return_weights)
+    def module(self, config: ModelConfig, head: nn.Module | None = None) -> DecoderOnly:
+        return DecoderOnly(config, head)
 
     def example_batch(self, config: ModelConfig) -> Batch:
         return example_ids("decoder_inputs")

@@ -27,7 +27,7 @@ from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, has_
 from transformer_jax.nn.kv_cache import LayerCache
 from transformer_jax.nn.masks import AttentionMask, causal_mask, padding_mask, segment_mask
 from transformer_jax.nn.positions import sequence_positions
-from transformer_jax.nn.stack import Decoded, Features, Stack, StackState
+from transformer_jax.nn.stack import Decoded, Stack, StackState
 from transformer_jax.typing import Array, Batch, Params
 
 
@@ -39,11 +39,10 @@ class Side(enum.IntEnum):
 
 
 class Encoded(NamedTuple):
-    """The encoder's output [B, S, D], the mask of its tokens, and its attention weights by name."""
+    """The encoder's output [B, S, D], and the mask of its tokens."""
 
     x: Array
     mask: AttentionMask | None
-    weights: dict[str, Any]
 
 
 class Memory(NamedTuple):
@@ -61,17 +60,15 @@ class EncoderDecoder(ModelModule):
         self.embedding = TokenEmbedding(config)
         of_source = dataclasses.replace(config, vocab_size=config.source_vocab_size)
         self.source_embedding = self.embedding if config.share_embeddings else TokenEmbedding(of_source)
-        self.encoder = Stack(config, config.num_encoder_layers, False, False, self.return_weights)
-        self.decoder = Stack(config, config.num_decoder_layers, True, True, self.return_weights)
+        self.encoder = Stack(config, config.num_encoder_layers, causal=False)
+        self.decoder = Stack(config, config.num_decoder_layers, causal=True, cross_attends=True)
         self.encoder_embedder, self.decoder_embedder = Embedder(config, typed=True), Embedder(config)
         # Parameters of the embedders are at encoder/position_embedding and decoder/position_embedding.
         nn.share_scope(self.encoder_embedder, self.encoder)
         nn.share_scope(self.decoder_embedder, self.decoder)
         self.output = OutputProjection(config) if has_output_parameters(config) else None
 
-    def features(
-        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> Features:
+    def features(self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None) -> Array:
         """Return the decoder's output for every token of `decoder_inputs`.
 
         Args:
@@ -79,11 +76,9 @@ class EncoderDecoder(ModelModule):
             also segment ids and positions of source and target. With a learned table, positions must be below
             `max_length`; this is not checked.
           dropout: None for a deterministic pass. hyper: not read.
-        Returns: [B, T, D] and, with `return_weights`, the attention weights
-          `encoder_self_attention` [L, B, N, S, S], `decoder_self_attention` [L, B, N, T, T] and
-          `decoder_cross_attention` [L, B, N, T, S].
+        Returns: [B, T, D].
         """
-        memory, memory_mask, encoder_weights = self.encode(batch, fold_dropout(dropout, Side.ENCODER))
+        memory, memory_mask = self.encode(batch, fold_dropout(dropout, Side.ENCODER))
         length, dropout = batch["decoder_inputs"].shape[1], fold_dropout(dropout, Side.DECODER)
         # Padding stands after all tokens of a row, so the causal mask hides it.
         mask, segments = causal_mask(length), batch.get("targets_segment_ids")
@@ -93,12 +88,10 @@ class EncoderDecoder(ModelModule):
         positions = sequence_positions(self.config, batch, "targets", length)
         x = self.embedding(batch["decoder_inputs"])  # [B, T] -> [B, T, D]
         x = self.decoder_embedder(x, positions, fold_dropout(dropout, self.config.num_decoder_layers))
-        x, decoder_weights = self.decoder(x, positions, mask, dropout, memory, memory_mask, counted_targets(batch))
-        weights = {f"encoder_{name}": w for name, w in encoder_weights.items()}
-        return Features(x, weights | {f"decoder_{name}": w for name, w in decoder_weights.items()})
+        return self.decoder(x, positions, mask, dropout, memory, memory_mask, counted_targets(batch))
 
     def encode(self, batch: Batch, dropout: Dropout | None = None) -> Encoded:
-        """Return the encoder's output [B, S, D], the mask of its tokens, and its attention weights."""
+        """Return the encoder's output [B, S, D], and the mask of its tokens."""
         ids, is_token, segments = batch["inputs"], batch.get("inputs_mask"), batch.get("inputs_segment_ids")
         mask = None if is_token is None else padding_mask(is_token)
         own = mask if segments is None else segment_mask(segments, segments)
@@ -107,8 +100,7 @@ class EncoderDecoder(ModelModule):
         x = self.encoder_embedder(
             x, positions, fold_dropout(dropout, self.config.num_encoder_layers), batch.get("types")
         )
-        x, weights = self.encoder(x, positions, own, dropout, is_token=is_token)
-        return Encoded(x, mask, weights)
+        return Encoded(self.encoder(x, positions, own, dropout, is_token=is_token), mask)
 
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
         """Map the decoder's output [B, T, D] to logits [B, T, V] float32, or to the output of the head."""
@@ -118,7 +110,7 @@ class EncoderDecoder(ModelModule):
 
     def memory(self, batch: Batch, layers: Sequence[Params]) -> Memory:
         """Return the encoder's keys and values for every decoder layer, and the mask of its tokens, [B, 1, 1, S]."""
-        memory, mask, _ = self.encode(batch)
+        memory, mask = self.encode(batch)
         return Memory(self.decoder.project_memory(memory, layers), None if mask is None else mask.allowed)
 
     def decode(self, ids: Array, states: StackState, layers: Sequence[Params]) -> Decoded:
@@ -131,10 +123,8 @@ class EncoderDecoder(ModelModule):
 class EncoderDecoderArchitecture(Architecture):
     """An encoder, and a decoder that attends to it."""
 
-    def module(
-        self, config: ModelConfig, head: nn.Module | None = None, return_weights: bool = False
-    ) -> EncoderDecoder:
-        return EncoderDecoder(config, head, return_weights)
+    def module(self, config: ModelConfig, head: nn.Module | None = None) -> EncoderDecoder:
+        return EncoderDecoder(config, head)
 
     def example_batch(self, config: ModelConfig) -> Batch:
         return example_ids("inputs", "decoder_inputs")

@@ -29,7 +29,7 @@ from transformer_jax.nn.embeddings import OutputProjection, has_output_parameter
 from transformer_jax.nn.masks import padding_mask, segment_mask
 from transformer_jax.nn.patches import INPUTS
 from transformer_jax.nn.positions import sequence_positions
-from transformer_jax.nn.stack import Features, Stack
+from transformer_jax.nn.stack import Stack
 from transformer_jax.typing import Array, Batch
 
 
@@ -43,22 +43,20 @@ class EncoderOnly(ModelModule):
     def setup(self) -> None:
         config = self.config
         self.embedding = INPUTS[config.inputs](config)
-        self.encoder = Stack(config, config.num_encoder_layers, False, False, self.return_weights)
+        self.encoder = Stack(config, config.num_encoder_layers, causal=False)
         self.encoder_embedder = Embedder(config, typed=True)
         nn.share_scope(self.encoder_embedder, self.encoder)  # its parameters are at encoder/position_embedding
         has_output = config.inputs == "tokens" and has_output_parameters(config)
         self.output = OutputProjection(config) if has_output else None
 
-    def features(
-        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> Features:
+    def features(self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None) -> Array:
         """Return the stack's output for every token of `inputs`, or for every patch, after the class token.
 
         Args:
           batch: `inputs` [B, S], or images [B, height, width, channels] uint8; optionally `inputs_mask` [B, S] and
             `types` [B, S]; for packed rows also `inputs_segment_ids` and `inputs_positions`.
           dropout: None for a deterministic pass. hyper: not read.
-        Returns: [B, S, D] and, with `return_weights`, `encoder_self_attention` [L, B, N, S, S].
+        Returns: [B, S, D].
         """
         is_token, segments = batch.get("inputs_mask"), batch.get("inputs_segment_ids")
         mask = None if is_token is None else padding_mask(is_token)
@@ -70,8 +68,7 @@ class EncoderOnly(ModelModule):
         x = self.encoder_embedder(
             x, positions, fold_dropout(dropout, self.config.num_encoder_layers), batch.get("types"), counted
         )
-        x, weights = self.encoder(x, positions, mask, dropout, is_token=counted)
-        return Features(x, {f"encoder_{name}": w for name, w in weights.items()})
+        return self.encoder(x, positions, mask, dropout, is_token=counted)
 
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
         """Map the stack's output [B, S, D] to logits [B, S, V] float32, or to the output of the head."""
@@ -100,8 +97,8 @@ def counted_tokens(batch: Batch, length: int) -> Bool[Array, "B S"] | None:
 class EncoderOnlyArchitecture(Architecture):
     """One stack whose tokens attend to each other in both directions. It generates no text."""
 
-    def module(self, config: ModelConfig, head: nn.Module | None = None, return_weights: bool = False) -> EncoderOnly:
-        return EncoderOnly(config, head, return_weights)
+    def module(self, config: ModelConfig, head: nn.Module | None = None) -> EncoderOnly:
+        return EncoderOnly(config, head)
 
     def example_batch(self, config: ModelConfig) -> Batch:
         return example_ids("inputs") if config.inputs == "tokens" else example_images(config)

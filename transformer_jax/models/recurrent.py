@@ -34,7 +34,6 @@ from transformer_jax.nn.recurrent_decoder import (
     RecurrentDecoder,
     feeds_back,
 )
-from transformer_jax.nn.stack import Features
 from transformer_jax.typing import Array, Batch, Params
 
 _ENCODER, _DECODER, _TEACHER = range(3)
@@ -65,9 +64,7 @@ class Recurrent(ModelModule):
         of_output = dataclasses.replace(config, emb_dim=config.output_dim)
         self.output = OutputProjection(of_output) if has_output_parameters(config) else None
 
-    def features(
-        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> Features:
+    def features(self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None) -> Array:
         """Return the vectors from which the model predicts, for every token of `decoder_inputs`.
 
         With a `teacher_forcing_rate`, a token after the first is replaced by the model's own likeliest output with
@@ -77,12 +74,11 @@ class Recurrent(ModelModule):
           batch: `inputs` [B, S] with `inputs_mask`, `decoder_inputs` [B, T], as far as the model has the stacks; for
             packed rows also segment ids and positions.
           dropout: None for a deterministic pass, which reads only targets. hyper: may have `teacher_forcing_rate`.
-        Returns: [B, T, R]; of an encoder alone, [B, S, M]. With `return_weights`, a model with attention returns
-          `decoder_cross_attention` [1, B, 1, T, S].
+        Returns: [B, T, R]; of an encoder alone, [B, S, M].
         Raises: DataError for sequences of length 0.
         """
         if self.decoder is None:
-            return Features(self.encode(batch, dropout).x, {})
+            return self.encode(batch, dropout).x
         _check_length(batch, "decoder_inputs")
         source = self.read_source(batch, dropout)
         dropout = fold_dropout(dropout, _DECODER)
@@ -90,11 +86,10 @@ class Recurrent(ModelModule):
         x = self._dropped(self.embedding(batch["decoder_inputs"]), dropout, self.config.num_decoder_layers)
         with inside("decoder"):
             decoded = self.decoder(at("embedding", x), source, _begins(batch, "targets"), None, dropout, own)
-            decoded = decoded._replace(x=at("output", decoded.x))
+            x = at("output", decoded.x)
             if decoded.shares is not None and feeds_back(self.config):
                 at("cross_attention/weights", decoded.shares, is_result=True)
-        shown = self.return_weights and decoded.shares is not None
-        return Features(decoded.x, {"decoder_cross_attention": decoded.shares[None, :, None]} if shown else {})
+        return x
 
     def encode(self, batch: Batch, dropout: Dropout | None = None) -> recurrent.Read:
         """Return the encoder's outputs `x` [B, S, M] and its last states; raise DataError for sequences of length 0."""
@@ -219,8 +214,8 @@ class StateDecoder(TokenDecoder):
 class RecurrentArchitecture(Architecture):
     """Recurrent encoder and decoder, or one of them."""
 
-    def module(self, config: ModelConfig, head: nn.Module | None = None, return_weights: bool = False) -> Recurrent:
-        return Recurrent(config, head, return_weights)
+    def module(self, config: ModelConfig, head: nn.Module | None = None) -> Recurrent:
+        return Recurrent(config, head)
 
     def example_batch(self, config: ModelConfig) -> Batch:
         names = (["inputs"] if config.num_encoder_layers else []) + (

@@ -31,10 +31,10 @@ from transformer_jax.typing import Activations, Array, Bias, Heads, Mask, Positi
 
 
 class Attended(NamedTuple):
-    """The output of an attention, and its weights [B, N, T, S] before dropout; None if they were not asked for."""
+    """The outputs of heads [B, T, N, Hv], and attention weights [B, N, T, S] before dropout."""
 
-    output: Array
-    weights: Weights | None
+    output: Heads
+    weights: Weights
 
 
 class Projected(NamedTuple):
@@ -131,7 +131,6 @@ class MultiHeadAttention(nn.Module):
 
     config: ModelConfig
     num_sums: int
-    return_weights: bool = False
 
     def setup(self) -> None:
         config = self.config
@@ -194,13 +193,13 @@ class MultiHeadAttention(nn.Module):
         dropout: Dropout | None,
         is_token: Bool[Array, "B T"] | None = None,
         first: Bool[Array, "#B S"] | None = None,
-    ) -> Attended:
+    ) -> Activations:
         """Let queries attend to tokens: those of their own sequence, of a memory, or of a cache.
 
         Args:
           query: [B, T, N, H]; tokens: S keys and values, or C slots of a cache; bias: broadcastable to [B, N, T, S].
           is_token, first: of a monitored step; the queries that count, and the first keys of texts (`_monitor`).
-        Returns: [B, T, D] and, with `return_weights`, weights [B, N, T, S]; None for a cache.
+        Returns: [B, T, D].
         """
         config, allowed = self.config, None if mask is None else mask.allowed
         cap, multiplier = (number_of(config, f"attention_{name}") for name in ("logit_cap", "multiplier"))
@@ -210,11 +209,11 @@ class MultiHeadAttention(nn.Module):
             query, scale = (query.astype(jnp.float32) * multiplier).astype(query.dtype), 1.0
         if isinstance(tokens, LayerCache):
             heads = cached_attention(query, tokens, allowed, bias, scale, cap, self._sinks)
-            return Attended(self.out(heads), None)
+            return self.out(heads)
         kernel = choose(
             config,
             "none" if mask is None else mask.kind,
-            returns_weights=self.return_weights or wants("weights"),
+            needs_weights=wants("weights"),
             drops_weights=dropout is not None and dropout.rates.attention is not None,
             caps_logits=cap is not None,
         ).name
@@ -226,11 +225,10 @@ class MultiHeadAttention(nn.Module):
         if is_monitored(self):
             if weights is None:
                 weights = dot_product_attention(query, *tokens, allowed, bias, scale, None, cap, self._sinks).weights
-            assert weights is not None, "the reference returns its weights"
             keys = jnp.repeat(tokens.key, query.shape[2] // tokens.key.shape[2], axis=2)  # [B, S, N, H]
             logits = scale * product_float32("btnh,bsnh->bnts", query, keys) + (0.0 if bias is None else bias)
             self._monitor(*jax.lax.stop_gradient((logits, weights)), allowed, is_token, first)
-        return Attended(self.out(at("heads", heads)), weights if self.return_weights else None)
+        return self.out(at("heads", heads))
 
     def _monitor(
         self,
@@ -271,7 +269,7 @@ class SelfAttention(MultiHeadAttention):
           dropout: of the layer. values: of the layer, where the layers of the stack differ.
         """
         query, tokens = self.project(x, inputs.positions, values)
-        output, weights = self.attend(
+        output = self.attend(
             query,
             tokens,
             self._mask(inputs, values),
@@ -280,13 +278,13 @@ class SelfAttention(MultiHeadAttention):
             inputs.is_token,
             inputs.positions == 0 if is_monitored(self) else None,
         )
-        return Mixed(output, weights=weights)
+        return Mixed(output)
 
     def read(self, x: Activations, inputs: LayerInputs, state: LayerState) -> Mixed:
         """Map the newest T tokens x [B, T, D] to [B, T, D], with attention over the cache and themselves."""
         query, tokens = self.project(x, inputs.positions)
         cache = append(state.own, tokens, state.index)
-        return Mixed(self.attend(query, cache, self._mask(inputs, EQUAL), inputs.bias, None).output, cache)
+        return Mixed(self.attend(query, cache, self._mask(inputs, EQUAL), inputs.bias, None), cache)
 
     step = read
     """Hypotheses share the slots of their row, and the mask says which slots are theirs."""

@@ -36,7 +36,7 @@ def choose(
     config: ModelConfig,
     kind: str,
     *,
-    returns_weights: bool = False,
+    needs_weights: bool = False,
     drops_weights: bool = False,
     caps_logits: bool = False,
     backend: str | None = None,
@@ -46,7 +46,7 @@ def choose(
     Args:
       config: resolved.
       kind: kind of its mask (`masks.AttentionMask.kind`); `none` if there is no mask.
-      returns_weights: whether the attention weights are returned.
+      needs_weights: whether the attention weights are read or replaced.
       drops_weights: whether dropout acts on them. caps_logits: whether they have an `attention_logit_cap`. Both are
         true as well if the config says so.
       backend: `cpu`, `gpu` or `tpu`; by default JAX's default backend.
@@ -64,7 +64,7 @@ def choose(
     }
     if obstacles[asked]:
         raise ConfigError(f"config: model.attention_implementation='{asked}' is not possible: {obstacles[asked]}")
-    if returns_weights:
+    if needs_weights:
         return Choice("reference", "attention weights are returned")
     if asked != "auto":
         return Choice(asked, "asked for")

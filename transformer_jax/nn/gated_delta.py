@@ -348,12 +348,10 @@ class GatedDelta(nn.Module):
     `num_heads` heads: `num_kv_heads`, `attention_scale`, `position_encoding` and `attention_dropout_rate` are not read.
 
     num_sums: number of residual sums of the stack; initial values of the output projection may depend on it.
-    return_weights: has no effect; there are no attention weights.
     """
 
     config: ModelConfig
     num_sums: int
-    return_weights: bool = False
 
     def setup(self) -> None:
         config, width = self.config, (self.config.emb_dim,)

@@ -30,10 +30,9 @@ PARALLEL = {"none": 0, "one_norm": 1, "two_norms": 2}
 
 
 class LayerOutput(NamedTuple):
-    """x: [B, T, D]. weights: attention weights by name. state: of the mixer, with the new tokens; None without one."""
+    """x: [B, T, D]. state: of the mixer, with the new tokens; None without one."""
 
     x: Activations
-    weights: dict[str, Any]
     state: Any
 
 
@@ -53,17 +52,16 @@ class Layer(nn.Module):
     config: ModelConfig
     num_layers: int
     cross_attends: bool = False
-    return_weights: bool = False
 
     def setup(self) -> None:
         config = self.config
         num_sums = (3 if self.cross_attends else 2) * self.num_layers
         stack = "decoder" if self.cross_attends else config.stacks[0]
         mixer = MIXERS[config.mixer]
-        setattr(self, mixer.name, mixer.module(config, num_sums, self.return_weights))
+        setattr(self, mixer.name, mixer.module(config, num_sums))
         setattr(self, f"{mixer.name}_residual", make_residual(config, num_sums, stack))
         if self.cross_attends:
-            self.cross_attention = MultiHeadAttention(config, num_sums, self.return_weights)
+            self.cross_attention = MultiHeadAttention(config, num_sums)
             self.cross_attention_residual = make_residual(config, num_sums, stack)
         feed_forward = FEED_FORWARDS[config.feed_forward]
         setattr(self, feed_forward.name, feed_forward.module(config, num_sums))
@@ -84,8 +82,7 @@ class Layer(nn.Module):
           state: only in incremental decoding. Then x has the newest T tokens, inputs.mask covers the C slots of the
             caches, and inputs.memory is unused.
           values: of this layer, where the layers of the stack differ; they replace those of its config.
-        Returns: the output; with `return_weights` the weights `self_attention` [B, N, T, T] and `cross_attention`
-          [B, N, T, S]; and the state with the new tokens, None without a state.
+        Returns: the output, and the state with the new tokens, None without a state.
         """
         name = MIXERS[self.config.mixer].name
         mixer, residual = getattr(self, name), getattr(self, f"{name}_residual")
@@ -97,7 +94,6 @@ class Layer(nn.Module):
                 mixed = mixer(normed, inputs, dropout, values)
             else:
                 mixed = (mixer.step if state.steps else mixer.read)(normed, inputs, state)
-            weights: dict[str, Any] = {} if mixed.weights is None else {name: mixed.weights}
             y = at("output", mixed.output)
             self._monitor(f"{name}_rms", y, inputs)
             x = residual.after(x, y, fold_dropout(dropout, Site.SELF_ATTENTION_OUTPUT), inputs.is_token)
@@ -106,7 +102,7 @@ class Layer(nn.Module):
         if self.cross_attends:
             with inside("cross_attention"):
                 y = at("input", self.cross_attention_residual.before(x, inputs.is_token))
-                y, weights["cross_attention"] = self.cross_attention.attend(
+                y = self.cross_attention.attend(
                     self.cross_attention.project_query(y),
                     self._memory(inputs, state),
                     inputs.memory_mask,
@@ -132,7 +128,7 @@ class Layer(nn.Module):
             x = residual.after(x, y, fold_dropout(dropout, Site.FEED_FORWARD_OUTPUT), inputs.is_token)
             x = at("stream", x)
         self._monitor("stream_rms", x, inputs)
-        return LayerOutput(constrain(x, ACTIVATIONS), weights if self.return_weights else {}, mixed.state)
+        return LayerOutput(constrain(x, ACTIVATIONS), mixed.state)
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeyValue:
         """Return the keys and values that this layer reads from the encoder's output, memory [B, S, D]."""

@@ -43,12 +43,10 @@ class LayerState(NamedTuple):
 
 
 class Mixed(NamedTuple):
-    """The output of a mixer, [B, T, D]; its state after the tokens, None where there was none before; and, if asked
-    for, attention weights [B, N, T, S]."""
+    """The output of a mixer, [B, T, D], and its state after the tokens; None where there was none before."""
 
     output: Array
     state: Any = None
-    weights: Array | None = None
 
 
 class Site(enum.IntEnum):

@@ -30,7 +30,7 @@ class Mixer(NamedTuple):
     """The parts of a mixer. A new mixer is a new entry of `MIXERS`, or `MODULE:OBJECT`.
 
     - name: of the module in a layer, and of its parameters' folder.
-    - module: of (config, num_sums, return_weights), a `flax.linen.Module` with the methods of `SelfAttention`:
+    - module: of (config, num_sums), a `flax.linen.Module` with the methods of `SelfAttention`:
       a call maps a whole sequence; `read` maps the next T tokens of a sequence, and `step` one token for each of W
       hypotheses, from a state and to a new one.
     - axes: axes of its parameters, by the end of their paths.

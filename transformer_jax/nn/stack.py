@@ -46,9 +46,8 @@ class _LoopedLayer(Layer):
 
     def __call__(  # ty: ignore[incompatible-method-override]
         self, x: Activations, inputs: LayerInputs
-    ) -> tuple[Activations, dict[str, Array]]:
-        x, weights, _ = super().__call__(x, inputs)
-        return x, weights
+    ) -> tuple[Activations, None]:
+        return super().__call__(x, inputs).x, None
 
 
 class StackState(NamedTuple):
@@ -97,13 +96,6 @@ def _on_a_line(first: float, last: float) -> Callable[..., Array]:
     return lambda key, shape: jnp.linspace(first, last, *shape)
 
 
-class Features(NamedTuple):
-    """Hidden states [B, T, D], and attention weights [L, B, N, T, S] by name; without `return_weights` none."""
-
-    x: Array
-    weights: dict[str, Any]
-
-
 class Decoded(NamedTuple):
     """Hidden states or logits of the newest tokens, [B, T, D or V], and the states of all layers with these tokens."""
 
@@ -129,7 +121,6 @@ class Stack(nn.Module):
     num_layers: int
     causal: bool
     cross_attends: bool = False
-    return_weights: bool = False
 
     def setup(self) -> None:
         config = self.config
@@ -148,7 +139,7 @@ class Stack(nn.Module):
                 length=self.folders.count(name),
             )
             own = self.configs[self.folders.index(name)]
-            setattr(self, name, created(own, self.num_layers, self.cross_attends, self.return_weights))
+            setattr(self, name, created(own, self.num_layers, self.cross_attends))
         if config.residual_lambdas:
             of_stream, of_input = LAMBDA_INITS[config.residual_lambdas_init]
             self.stream_lambdas = Lambdas(self.num_layers, *of_stream)
@@ -165,8 +156,8 @@ class Stack(nn.Module):
         memory: Float[Array, "B S D"] | None = None,
         memory_mask: AttentionMask | None = None,
         is_token: Bool[Array, "B T"] | None = None,
-    ) -> Features:
-        """Map embedded tokens x [B, T, D] to [B, T, D], and return attention weights [L, B, N, T, S] by name.
+    ) -> Activations:
+        """Map embedded tokens x [B, T, D] to [B, T, D].
 
         Args:
           positions: [B, T] or [1, T] int32; memory: [B, S, D]. is_token: [B, T], as in `Norm`.
@@ -174,24 +165,18 @@ class Stack(nn.Module):
         inputs = LayerInputs(positions, mask, self._bias(positions, positions), memory, memory_mask, is_token)
         if self.is_initializing():
             self._lambdas()
-            weights: dict[str, Array] = {}
             for name in dict.fromkeys(self.folders):
-                x, weights = getattr(self, name)(x, inputs)
+                x, _ = getattr(self, name)(x, inputs)
         else:
             if is_monitored(self):
                 monitor(self, "embedded_rms", rms(x, is_token))
             with inside("decoder" if self.causal else "encoder"):
-                x, weights = self._applied(at("embedding", x), inputs, dropout)
-                return Features(at("output", self._ended(x, dropout, is_token)), weights)
-        return Features(self._ended(x, dropout, is_token), weights)
+                x = self._applied(at("embedding", x), inputs, dropout)
+                return at("output", self._ended(x, dropout, is_token))
+        return self._ended(x, dropout, is_token)
 
-    def _applied(
-        self, x: Activations, inputs: LayerInputs, dropout: Dropout | None
-    ) -> tuple[Activations, dict[str, Array]]:
-        """Return the output of all layers, and their attention weights; keep what they collect in training.
-
-        Weights are [L', ...], of the L' layers that have them, in order.
-        """
+    def _applied(self, x: Activations, inputs: LayerInputs, dropout: Dropout | None) -> Activations:
+        """Return the output of all layers; keep what they collect in training."""
         mutable = [name for name in (COLLECTED, MONITORED) if self.is_mutable_collection(name)]
         start = x
 
@@ -207,7 +192,7 @@ class Stack(nn.Module):
             output, collected = self._block(config).apply(
                 {"params": params}, x, inputs, fold_dropout(dropout, index), values=values, mutable=mutable
             )
-            return output.x, (output.weights, collected)
+            return output.x, collected
 
         # Unrolled layers are one program: without prevent_cse, XLA would merge the recomputation with the first pass.
         is_looped, policy = self.config.scan_layers, REMAT_POLICIES[self.config.remat]
@@ -222,7 +207,8 @@ class Stack(nn.Module):
                 with inside(str(index)):
                     x, output = layer(config, x, *place)
                 found.append((range(index, index + 1), jax.tree.map(lambda array: array[None], output)))
-            return x, self._kept(found)
+            self._keep(found)
+            return x
         for run in runs(self.folders):
             configs = self.configs[run.first : run.first + run.period]
 
@@ -237,7 +223,8 @@ class Stack(nn.Module):
             scanned = [self._places(own) for own in layers]
             x, outputs = jax.lax.scan(period, x, scanned, unroll=1 if is_looped else run.times)
             found += zip(layers, outputs, strict=True)
-        return x, self._kept(found)
+        self._keep(found)
+        return x
 
     def _places(self, layers: Sequence[int]) -> tuple[Params, Array, LayerValues, Any]:
         """Return the parameters, numbers, values and lambdas of some layers of one kind, equally far apart."""
@@ -253,19 +240,13 @@ class Stack(nn.Module):
             strided(self._lambdas(), layers, self.num_layers),
         )
 
-    def _kept(self, found: Sequence[tuple[Sequence[int], Any]]) -> dict[str, Array]:
-        """Return the attention weights of all layers by name, and store what the layers have stored, by kind.
-
-        Args:
-          found: numbers of layers, with their weights and their collections.
-        """
+    def _keep(self, found: Sequence[tuple[Sequence[int], Any]]) -> None:
+        """Store what the layers have stored, by kind; found: numbers of layers, with their collections."""
         for name in dict.fromkeys(self.folders):
-            of_kind = [(layers, collected) for layers, (_, collected) in found if self.folders[layers[0]] == name]
+            of_kind = [(layers, collected) for layers, collected in found if self.folders[layers[0]] == name]
             for collection, stored in in_order(of_kind).items():
                 for key, value in stored.items():
                     getattr(self, name).put_variable(collection, key, value)
-        names = dict.fromkeys(name for _, (weights, _) in found for name in weights)
-        return {n: in_order([(layers, w[n]) for layers, (w, _) in found if n in w]) for n in names}
 
     def _lambdas(self) -> tuple[Array, Array] | None:
         """Return r and s [L] of `model.residual_lambdas`; None without."""
@@ -273,7 +254,7 @@ class Stack(nn.Module):
 
     def _block(self, config: ModelConfig) -> Any:
         """Return a layer without parameters, for `apply`."""
-        return Layer(config, self.num_layers, self.cross_attends, self.return_weights, parent=None)
+        return Layer(config, self.num_layers, self.cross_attends, parent=None)
 
     def decode(self, x: Activations, layers: Sequence[Params], states: StackState) -> Decoded:
         """Map the newest T tokens, embedded x [B, T, D], to [B, T, D], from the states of the layers.
@@ -293,7 +274,7 @@ class Stack(nn.Module):
         new, start, lambdas = [], x, self._lambdas()
         for index, (config, params, state) in enumerate(zip(self.configs, layers, states.layers, strict=True)):
             x = _with_input(x, start, None if lambdas is None else (lambdas[0][index], lambdas[1][index]))
-            x, _, own = self._block(config).apply({"params": params}, x, inputs, None, state)
+            x, own = self._block(config).apply({"params": params}, x, inputs, None, state)
             new.append(own)
         return Decoded(self._finished(x), tuple(new))
 

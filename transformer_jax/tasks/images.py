@@ -125,7 +125,7 @@ class Images(OneLabel):
 
         if "shares" not in batch:
             return super().loss(config, model, batch, dropout, hyper, chunks)
-        x, _ = model.features(batch, dropout, hyper.model)
+        x = model.features(batch, dropout, hyper.model)
         logits, weights, shares = model.outputs(x, batch, dropout), batch["weights"], batch["shares"]
         own = cross_entropy(logits, batch["targets"], weights * shares, hyper.label_smoothing)
         other = cross_entropy(logits, batch["other_targets"], weights * (1.0 - shares), hyper.label_smoothing)

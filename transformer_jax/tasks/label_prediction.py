@@ -72,7 +72,7 @@ class LabelPrediction(Task):
         """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the labels of a batch."""
         from transformer_jax.tasks.metrics.cross_entropy import cross_entropy
 
-        x, _ = model.features(batch, dropout, hyper.model)
+        x = model.features(batch, dropout, hyper.model)
         logits = model.outputs(x, batch, dropout)
         return cross_entropy(logits, batch["targets"], batch["weights"], hyper.label_smoothing)
 

@@ -144,7 +144,7 @@ class MaskedLM(WithMask):
 
         from transformer_jax.tasks.metrics.cross_entropy import chunked_cross_entropy
 
-        x, _ = model.features(batch, dropout, hyper.model)  # [B, S, D]
+        x = model.features(batch, dropout, hyper.model)  # [B, S, D]
         x = jnp.take_along_axis(x, batch["places"][..., None], axis=1)  # [B, T, D]
         smoothing, targets, weights = hyper.label_smoothing, batch["targets"], batch["weights"]
         return chunked_cross_entropy(lambda x: model.outputs(x, batch), x, targets, weights, smoothing, chunks)

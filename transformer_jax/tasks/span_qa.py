@@ -144,7 +144,7 @@ class SpanQA(Task):
         """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the ends of a batch's answers."""
         from transformer_jax.tasks.metrics.cross_entropy import cross_entropy
 
-        x, _ = model.features(batch, dropout, hyper.model)
+        x = model.features(batch, dropout, hyper.model)
         # Without dropout of the head, as in the code of Devlin et al. 2019, `create_model` of run_squad.py.
         logits = model.outputs(x, batch).swapaxes(1, 2)  # [B, S, 2] -> [B, 2, S]
         is_token = batch["inputs_mask"][:, None, :]

@@ -41,7 +41,7 @@ class TokenPrediction(Task):
         """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the targets of a batch."""
         from transformer_jax.tasks.metrics.cross_entropy import chunked_cross_entropy
 
-        x, _ = model.features(batch, dropout, hyper.model)  # [B, T, D]
+        x = model.features(batch, dropout, hyper.model)  # [B, T, D]
         smoothing, targets, weights = hyper.label_smoothing, batch["targets"], batch["weights"]
         return chunked_cross_entropy(lambda x: model.outputs(x, batch), x, targets, weights, smoothing, chunks)
 

@@ -27,7 +27,7 @@ def head_outputs(static: LossStatic, params: Params, batch: Batch, hyper: LossHy
     head = TASKS[static.task.name].head(static.task, static.model)
     model = Model(ARCHITECTURES[static.model.architecture].module(static.model, head), params)
     with numbers_given(hyper.model):
-        x, _ = model.features(batch, None, hyper.model)
+        x = model.features(batch, None, hyper.model)
         return model.outputs(x, batch)
 
 
