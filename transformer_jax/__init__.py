@@ -35,6 +35,8 @@ _HOMES = {
     "without_heads": "inspection.streams",
     "ablation_effects": "inspection.ablation",
     "patch_effects": "inspection.patching",
+    "induction_scores": "inspection.head_scores",
+    "previous_token_scores": "inspection.head_scores",
     "logit_attributions": "inspection.attribution",
     "input_gradients": "inspection.attribution",
     "integrated_gradients": "inspection.attribution",
