@@ -114,3 +114,11 @@ numpy.savez("params.npz", **leaves)
         for name, leaf in expected.items():
             np.testing.assert_array_equal(found[name], leaf)
     assert "model" in json.loads((step / "record.json").read_text())["record"]["config"]
+
+
+def test_a_logit_lens_with_head_ablation_takes_at_most_fifteen_lines_of_public_names():
+    [block] = [block for block in python_blocks(ROOT / "docs" / "inspection.md") if "tj.logit_lens(" in block]
+    assert "tj.without_heads(" in block
+    assert len([line for line in block.splitlines() if line.strip()]) <= 15
+    imported = [line for line in block.splitlines() if "import" in line]
+    assert imported == ["import jax.numpy as jnp", "import transformer_jax as tj"]

@@ -160,24 +160,56 @@ def test_the_attribution_of_a_head_of_gpt2_is_that_of_numpy(gpt2):
             assert terms[f"decoder/{layer}/self_attention/heads/{head}"] == pytest.approx(part, abs=1e-5)
 
 
+def slopes(theirs, embedded):
+    """Return the gradient [T, D] of the last log probability of id 4, by central differences in float64."""
+
+    def number(position, vector):
+        patches = {(0, place): row for place, row in enumerate(embedded)} | {(0, position): vector}
+        return log_softmax(theirs.logits(IDS, patches=patches)[-1])[4]
+
+    found = np.zeros(embedded.shape)
+    for position, feature in np.ndindex(embedded.shape):
+        step = 1e-5 * np.eye(embedded.shape[1])[feature]
+        ends = [number(position, embedded[position] + sign * step) for sign in (1, -1)]
+        found[position, feature] = (ends[0] - ends[1]) / 2e-5
+    return found
+
+
 @pytest.mark.slow
-def test_gradients_to_the_embeddings_are_slopes_and_integrated_ones_sum_to_the_difference(gpt2):
-    _, config, params = gpt2
+def test_gradients_to_the_embeddings_of_gpt2_are_slopes_in_float64(gpt2):
+    theirs, config, params = gpt2
+    theirs.logits(IDS)
+    embedded = theirs.streams[0]
     measure = functools.partial(log_prob, position=-1, token=4)
-    gradients = input_gradients(config, params, batch_of(IDS), measure)
-    embedded = run_with(config, params, batch_of(IDS), ["decoder/embedding"]).places["decoder/embedding"]
-    direction = jnp.asarray(np.random.default_rng(0).standard_normal(embedded.shape), jnp.float32)
+    assert_close(input_gradients(config, params, batch_of(IDS), measure)[0], slopes(theirs, embedded))
+    found = integrated_gradients(config, params, batch_of(IDS), measure, steps=2)
+    points = [0.5 - 0.5 / np.sqrt(3), 0.5 + 0.5 / np.sqrt(3)]  # Gauss and Legendre's, each of weight 1/2
+    expected = embedded * np.mean([slopes(theirs, point * embedded) for point in points], 0)
+    assert_close(found.values[0], expected)
+    assert_close(found.by_token[0], expected.sum(-1))
+    nothing = log_softmax(theirs.logits(IDS, patches={(0, t): 0 * row for t, row in enumerate(embedded)})[-1])[4]
+    assert found.difference == pytest.approx(log_softmax(theirs.logits(IDS)[-1])[4] - nothing, abs=1e-5)
 
-    def moved(step):
-        function = jax.tree_util.Partial(lambda x, new: x + new, new=step * direction)
-        return float(measure(run_with(config, params, batch_of(IDS), replace={"decoder/embedding": function}).outputs))
 
-    slope = (moved(5e-3) - moved(-5e-3)) / 1e-2
-    assert float((gradients * direction).sum()) == pytest.approx(slope, rel=2e-2, abs=1e-3)
-    found = integrated_gradients(config, params, batch_of(IDS), measure, steps=64)
-    assert found.by_token.shape == (1, len(IDS))
-    assert found.values.sum() == pytest.approx(found.difference, rel=1e-2)
-    assert abs(found.difference) > 1e-2
+@pytest.mark.slow
+def test_integrated_gradients_sum_to_the_difference_and_are_the_terms_of_a_linear_model():
+    config = of(norm="none", activation="gelu")
+    params, batch = random_params(config), batch_of(IDS)
+
+    def number(outputs):
+        return outputs[0, -1, 4]
+
+    found = integrated_gradients(config, params, batch, number, steps=32)
+    assert abs(found.difference) > 0.1
+    assert found.values.sum() == pytest.approx(found.difference, abs=1e-5)
+    for part in params["decoder"]["layers"].values():
+        part["out"] = jax.tree.map(jnp.zeros_like, part["out"])
+    embedded = run_with(config, params, batch, ["decoder/embedding"]).places["decoder/embedding"]
+    expected = np.zeros(embedded.shape)
+    expected[0, -1] = embedded[0, -1] * params["embedding"]["embedding"][4]
+    linear = integrated_gradients(config, params, batch, number, steps=1)
+    assert_close(linear.values, expected, 1e-6)
+    assert linear.difference == pytest.approx(expected.sum(), abs=1e-6)
 
 
 def test_top_predictions():
