@@ -37,6 +37,8 @@ _HOMES = {
     "patch_effects": "inspection.patching",
     "induction_scores": "inspection.head_scores",
     "previous_token_scores": "inspection.head_scores",
+    "probe": "inspection.probes",
+    "text_states": "inspection.probes",
     "logit_attributions": "inspection.attribution",
     "input_gradients": "inspection.attribution",
     "integrated_gradients": "inspection.attribution",
