@@ -52,6 +52,13 @@ def test_each_command_prints_and_draws(command, tmp_path):
     )
     shares = json.loads(out.splitlines()[0])["shares"]
     np.testing.assert_allclose(shares["decoder/embedding"], [0, 0, 1, 0], atol=1e-3)
+    _, out, _ = command("patch", "--text=abc", "--other=axc", "--token=q", "--against=r", "--json", "--of=heads")
+    shares = json.loads(out.splitlines()[0])["shares"]
+    assert [*shares] == [f"decoder/{i}/self_attention/heads/{head}" for i in (0, 1) for head in range(4)]
+    # The first tokens are equal, and the later ones reach the last position through heads of all layers.
+    for name, row in shares.items():
+        np.testing.assert_allclose(row[:2], 0, atol=1e-3)
+        assert abs(row[3]) > 1e-4, name
     assert {path.name for path in tmp_path.iterdir()} == {"lens.png", "ablation.png", "patching.png"}
 
 

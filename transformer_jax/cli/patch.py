@@ -3,10 +3,11 @@
     transformer-jax patch --checkpoint=runs/language_model --text="She is a good" --other="He is a good"
 
 The model reads both texts, which have equal numbers of tokens. Then it reads --text again, with one value of the run on
---other: the residual stream at one position, or with --of=parts the output of a part of a layer. The number that is
-compared is the log probability of the next token --token, less that of --against. By default these are the most
-probable next tokens of the two texts; if they are the same, its log probability. A cell is the share of the difference
-between the texts that one value makes: 0 none, 1 all. --output writes OUTPUT/patching.png.
+--other: the residual stream at one position; with --of=parts the output of a part of a layer there, with --of=heads
+that of one head. The number that is compared is the log probability of the next token --token, less that of --against.
+By default these are the most probable next tokens of the two texts; if they are the same, its log probability. A cell
+is the share of the difference between the texts that one value makes: 0 none, 1 all. --output writes
+OUTPUT/patching.png. Layers and heads are counted from 0, as in the names of places (inspect --places).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def define(values: flags.FlagValues) -> None:
     text(values, "other", "the text whose values are put in")
     text(values, "token", "next token whose log probability counts; default: the most probable one of --text")
     text(values, "against", "next token whose log probability is subtracted; default: the most probable one of --other")
-    choice_flag(values, "of", "what is put in, one at a time", "streams", ("streams", "parts"))
+    choice_flag(values, "of", "what is put in, one at a time", "streams", ("streams", "parts", "heads"))
     switch(values, "json", "print JSON in place of the table")
     path_flag(values, "output", "folder for the figure; default: no figure")
 
@@ -80,6 +81,8 @@ def run(arguments: Arguments) -> int:
     ]
     names = model.tokenizer.tokens([token, against])
     shares = effects.shares
+    if values.of == "heads":
+        shares = {f"{name}/{head}": row for name, of in shares.items() for head, row in enumerate(of.T)}
     if values.json:
         about = {"tokens": tokens, "token": names[0], "against": names[1], "value": effects.value}
         by_place = {name: row.tolist() for name, row in shares.items()}
