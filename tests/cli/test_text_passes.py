@@ -62,6 +62,40 @@ def test_each_command_prints_and_draws(command, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"lens.png", "ablation.png", "patching.png"}
 
 
+@pytest.mark.slow
+def test_ablate_shows_means_over_the_lines_of_a_file(command, tmp_path):
+    file = tmp_path / "texts.txt"
+    file.write_text("abc\nbca\nxyz\n")
+    each = [json.loads(command("ablate", f"--text={line}", "--json")[1]) for line in ("abc", "bca", "xyz")]
+    found = json.loads(command("ablate", f"--data={file}", "--json")[1])
+    assert found["lines"] == 3
+    assert found["loss"] == pytest.approx(np.mean([one["loss"] for one in each]))
+    for name, row in found["changes"].items():
+        of_lines = np.array([one["changes"][name] for one in each])
+        np.testing.assert_allclose(row, of_lines.mean(0), rtol=1e-6)
+        # 4.3027 is the 0.975 quantile of Student's t with 2 degrees of freedom.
+        expected = 4.302653 * of_lines.std(0, ddof=1) / np.sqrt(3)
+        np.testing.assert_allclose(found["half_widths"][name], expected, rtol=1e-5)
+    assert re.search("loss: .* ± .* over 3 lines", command("ablate", f"--data={file}")[1])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "--data=.* has no lines"),
+        (b"abc\n\nabc\n", "--data=.*line 2 is empty; give a text"),
+        (b"abc\n\xff\n", "--data=.*line 2: not valid UTF-8"),
+        (b"a" * 12 + b"\n", "--data=.*line 1: its 12 tokens and the start exceed"),
+    ],
+)
+def test_bad_files(command, tmp_path, content, message):
+    file = tmp_path / "texts.txt"
+    file.write_bytes(content)
+    code, _, err = command("ablate", f"--data={file}")
+    assert code == 2
+    assert re.search(message, err), err
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -70,6 +104,8 @@ def test_each_command_prints_and_draws(command, tmp_path):
         (["lens", "--text=a", "--without=head"], "--without=head: expected names such as decoder/0"),
         (["lens", "--text=a", "--without=decoder/9/self_attention/heads/0"], "'decoder/9/self_attention' has no heads"),
         (["lens", "--text=a", "--without=decoder/0/self_attention/heads/4"], "no head 4; expected 0 to 3"),
+        (["ablate", "--text=a", "--data=b"], "--text and --data: give one of them"),
+        (["ablate", "--data=/no/such/file"], "--data=/no/such/file: No such file"),
         (["ablate", "--text=a", "--mean_of="], "--mean_of is empty"),
         (["patch", "--text=ab", "--other=abc"], "--text has 2 tokens, --other 3; patching needs equal numbers"),
         (["patch", "--text=ab", "--other=ac", "--token=xy"], "--token='xy' has 2 tokens.*expected one"),

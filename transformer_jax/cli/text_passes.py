@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,23 @@ def loaded_model(arguments: Arguments) -> LanguageModel:
             f"{checkpoint}: model.architecture={config.architecture} has no residual stream; expected a Transformer"
         )
     return model
+
+
+def texts_of(flag: str, path: str) -> dict[str, str]:
+    """Return the texts of a file, one per line, by `FLAG=FILE, line N`; DataError for a bad line, or none."""
+    from transformer_jax.cli.input_lines import decoded_lines, open_lines
+
+    texts = {}
+    with contextlib.ExitStack() as files:
+        lines, _ = open_lines(flag, path, files)
+        for number, line in enumerate(decoded_lines(lines, None), 1):
+            name = f"{flag}={path}, line {number}"
+            if line.problem:
+                raise DataError(f"--{name}: {line.problem}")
+            texts[name] = line.text
+    if not texts:
+        raise DataError(f"--{flag}={path} has no lines")
+    return texts
 
 
 def ids_of(model: LanguageModel, flag: str, text: str) -> list[int]:
