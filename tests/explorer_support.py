@@ -1,4 +1,4 @@
-"""A language model with random parameters for the tests of the explorer, and a running server of it."""
+"""Models with random parameters for the tests of the explorer, and a running server of them."""
 
 import contextlib
 import http.client
@@ -10,11 +10,12 @@ import time
 import uvicorn
 from support import random_params
 
-from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.tokenizers import train_tokenizer
 from transformer_jax.explorer.server import application
-from transformer_jax.explorer.views import Explored
+from transformer_jax.explorer.views import explored
 from transformer_jax.tasks.trained.language_model import LanguageModel
+from transformer_jax.tasks.trained.translator import Translator
 
 TEXT = "12 7 is a text"
 
@@ -29,6 +30,20 @@ def language_model(seed=0, size=290, **fields):
     model = ModelConfig(**usual | fields)
     config = ExperimentConfig(model=model, task=TaskConfig(name="language_model")).resolved()
     return LanguageModel(config, random_params(config.model, seed), tokenizer)
+
+
+def translator(seed=0, **fields):
+    """Return a translation model of one encoder and two decoder layers, for texts of numbers and a few words."""
+    tokenizer = train_tokenizer([f"{n} {n * 7 % 60} is a text" for n in range(60)], "bpe", 290)
+    usual = {
+        **{"vocab_size": 290, "emb_dim": 16, "num_heads": 2, "mlp_dim": 24, "num_encoder_layers": 1},
+        **{"num_decoder_layers": 2, "max_length": 64, "norm_position": "pre"},
+    }
+    decode = DecodeConfig(beam_size=2, max_extra_length=8)
+    model = ModelConfig(**usual | fields)
+    data = DataConfig(max_length=model.max_length)
+    config = ExperimentConfig(model=model, data=data, decode=decode).resolved()
+    return Translator(config, random_params(config.model, seed), tokenizer)
 
 
 class Client:
@@ -59,7 +74,7 @@ def served(*models, token=""):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        app = application([Explored(model, f"model {number}") for number, model in enumerate(models)], port, token)
+        app = application([explored(model, f"model {number}") for number, model in enumerate(models)], port, token)
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

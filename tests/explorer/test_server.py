@@ -13,6 +13,7 @@ from transformer_jax.explorer import server
 from transformer_jax.explorer.server import FILES, MAX_BODY
 from transformer_jax.explorer.views import Explored
 
+OWN = "decoder/self_attention"
 pytestmark = pytest.mark.slow
 
 
@@ -45,8 +46,8 @@ def test_looks_of_both_models(client):
     assert looks[0]["tokens"] == looks[1]["tokens"]
     assert looks[0]["losses"] != looks[1]["losses"]
     assert [about["label"] for about in client.json("/api/about")[1]["models"]] == ["model 0", "model 1"]
-    assert client.json("/api/effects", {"text": TEXT})[1]["numbers"][0][0] != 0
-    assert len(client.json("/api/induction", {})[1]["numbers"]) == 2
+    assert client.json("/api/effects", {"text": TEXT})[1]["numbers"][OWN][0][0] != 0
+    assert len(client.json("/api/induction", {})[1]["numbers"][OWN]) == 2
 
 
 @pytest.mark.parametrize(
@@ -83,8 +84,8 @@ def test_with_a_token_every_request_needs_it():
         ({"text": "\ud800"}, 400, "the request cannot be read"),
         ({"text": TEXT, "model": 2}, 400, "there is no model 2"),
         ({"text": TEXT, "model": True}, 400, "'model': expected int"),
-        ({"text": TEXT, "ablated": [[0]]}, 400, "expected pairs of integers"),
-        ({"text": TEXT, "ablated": [[0, 7]]}, 400, "no head 8 in layer 1"),
+        ({"text": TEXT, "ablated": [[0]]}, 400, "expected lists of an attention's name, a layer and a head"),
+        ({"text": TEXT, "ablated": [[OWN, 0, 7]]}, 400, "no head 7 in layer 0"),
         ({"text": "12 " * 5000}, 400, "the page shows at most"),
         (b"x" * (MAX_BODY + 1), 413, "has more than 65,536 bytes"),
     ],
@@ -113,7 +114,7 @@ def test_ten_requests_at_once_have_their_own_answers(client):
 def test_a_client_that_disappears_ends_its_computation(client, monkeypatch):
     begun, ended = threading.Event(), threading.Event()
 
-    def effects(explored, text, by_mean, cancelled):
+    def effects(explored, text, by_mean, target, cancelled):
         begun.set()
         while not cancelled():
             pass

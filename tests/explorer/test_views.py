@@ -13,11 +13,17 @@ from support import assert_close, random_params
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.explorer.views import Explored, Head, head_numbers, names_of
+from transformer_jax.explorer.passes import Head, names_of
+from transformer_jax.explorer.views import ExploredLanguageModel, head_numbers
 from transformer_jax.inspection.attention import capture
 from transformer_jax.inspection.places import run_with
 
 pytestmark = pytest.mark.slow
+OWN = "decoder/self_attention"
+
+
+def of(layer, head):
+    return Head(OWN, layer, head)
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +49,12 @@ def check_predictions(look, log_probs, read):
 
 
 def test_a_look_is_the_models_own_pass(model):
-    look, read = Explored(model, "m").look(TEXT), read_of(model)
+    look, read = ExploredLanguageModel(model, "m").look(TEXT), read_of(model)
     log_probs, weights = computed(model, model.params)
     check_predictions(look, log_probs, read)
-    assert look["tokens"] == model.tokenizer.tokens(read)
+    assert look["tokens"]["decoder"] == model.tokenizer.tokens(read)
     assert look["predictions"][2][0][0] == model.tokenizer.tokens([int(log_probs[2].argmax())])[0]
-    sent = np.frombuffer(base64.b64decode(look["attention"]["weights"]), "<u2").reshape(weights.shape) / 65535
+    sent = np.frombuffer(base64.b64decode(look["attention"][OWN]["weights"]), "<u2").reshape(weights.shape) / 65535
     np.testing.assert_allclose(sent, weights, atol=1e-5)
     assert look["lens"][-1] == [row[:3] for row in look["predictions"]]
     assert len(look["lens"]) == 3
@@ -67,12 +73,12 @@ def without(params, layer, head, mean=None):
 
 
 def test_a_head_that_is_left_out_is_one_that_the_output_ignores(model):
-    look, read = Explored(model, "m").look(TEXT, [Head(1, 0)]), read_of(model)
+    look, read = ExploredLanguageModel(model, "m").look(TEXT, [of(1, 0)]), read_of(model)
     check_predictions(look, computed(model, without(model.params, 1, 0))[0], read)
 
 
 def test_a_head_that_is_replaced_by_its_mean_adds_the_same_to_every_token(model):
-    look, read = Explored(model, "m").look(TEXT, [Head(0, 1)], by_mean=True), read_of(model)
+    look, read = ExploredLanguageModel(model, "m").look(TEXT, [of(0, 1)], by_mean=True), read_of(model)
     batch = {"decoder_inputs": jnp.asarray([read])}
     heads = run_with(model.config.model, model.params, batch, ["decoder/0/self_attention/heads"]).places
     mean = heads["decoder/0/self_attention/heads"][0, :, 1].mean(0)
@@ -80,11 +86,11 @@ def test_a_head_that_is_replaced_by_its_mean_adds_the_same_to_every_token(model)
 
 
 def test_the_effect_of_a_head_is_the_rise_of_the_mean_loss_without_it(model):
-    explored = Explored(model, "m")
+    explored = ExploredLanguageModel(model, "m")
     before = np.mean(explored.look(TEXT)["losses"])
-    effects = explored.effects(TEXT)
+    effects = explored.effects(TEXT)[OWN]
     assert np.shape(effects) == (2, 2)
-    assert effects[1][0] == pytest.approx(np.mean(explored.look(TEXT, [Head(1, 0)])["losses"]) - before, abs=3e-5)
+    assert effects[1][0] == pytest.approx(np.mean(explored.look(TEXT, [of(1, 0)])["losses"]) - before, abs=3e-5)
 
 
 def test_effects_can_be_cancelled_between_passes(model):
@@ -95,7 +101,7 @@ def test_effects_can_be_cancelled_between_passes(model):
         return len(asked) > 2
 
     with pytest.raises(CancelledError):
-        Explored(model, "m").effects(TEXT, cancelled=cancelled)
+        ExploredLanguageModel(model, "m").effects(TEXT, cancelled=cancelled)
     assert len(asked) == 3
 
 
@@ -118,7 +124,7 @@ def test_a_head_that_attends_as_far_back_as_the_repetition_has_the_induction_sco
     layers = {**layers, "self_attention": attention, "self_attention_residual": norms}
     table = {"learned": {"embedding": eye}}
     params = {**params, "decoder": {**decoder, "layers": layers, "position_embedding": table}}
-    scores = Explored(dataclasses.replace(planted, params=params), "m").induction
+    scores = ExploredLanguageModel(dataclasses.replace(planted, params=params), "m").induction[OWN]
     assert scores[0][1] > 0.99
     assert scores[0][0] < 0.05
 
@@ -130,7 +136,7 @@ def test_the_induction_score_of_equal_weights():
     layers = model.params["decoder"]["layers"]
     attention = {**layers["self_attention"], "query": flat}
     params = {**model.params, "decoder": {**model.params["decoder"], "layers": {**layers, "self_attention": attention}}}
-    scores = Explored(dataclasses.replace(model, params=params), "m").induction
+    scores = ExploredLanguageModel(dataclasses.replace(model, params=params), "m").induction[OWN]
     np.testing.assert_allclose(scores, np.full((2, 2), np.mean([1 / (t + 1) for t in range(25, 49)])), atol=2e-5)
 
 
@@ -145,30 +151,30 @@ def test_numbers_of_heads():
 
 def test_layers_without_attention_have_no_heads():
     fields = {"layer_pattern": "GA", "layer_kinds": "G: mixer=gated_delta; A:", "position_encoding": "rotary"}
-    look = Explored(language_model(**fields), "m").look(TEXT, [Head(1, 0)])
-    assert look["attention"]["layers"] == [1]
-    with pytest.raises(DataError, match="no head 1 in layer 1"):
-        Explored(language_model(**fields), "m").look(TEXT, [Head(0, 0)])
+    look = ExploredLanguageModel(language_model(**fields), "m").look(TEXT, [of(1, 0)])
+    assert look["attention"][OWN]["layers"] == [1]
+    with pytest.raises(DataError, match="no head 0 in layer 0 of 'decoder/self_attention'"):
+        ExploredLanguageModel(language_model(**fields), "m").look(TEXT, [of(0, 0)])
 
 
 @pytest.mark.parametrize(
     ("text", "ablated", "message"),
     [
         ("12 " * 100, [], r"the text has [\d,]+ tokens; the page shows at most 255"),
-        (TEXT, [Head(2, 0)], "no head 1 in layer 3"),
-        (TEXT, [Head(0, -1)], "no head 0 in layer 1"),
+        (TEXT, [of(2, 0)], "no head 0 in layer 2"),
+        (TEXT, [of(0, -1)], "no head -1 in layer 0"),
     ],
 )
 def test_what_cannot_be_shown(model, text, ablated, message):
     with pytest.raises(DataError, match=message):
-        Explored(model, "m").look(text * 2, ablated)
+        ExploredLanguageModel(model, "m").look(text * 2, ablated)
 
 
 def test_an_empty_text_shows_the_start_alone(model):
-    look = Explored(model, "m").look("")
-    assert (len(look["tokens"]), look["losses"]) == (1, [])
+    look = ExploredLanguageModel(model, "m").look("")
+    assert (len(look["tokens"]["decoder"]), look["losses"]) == (1, [])
     with pytest.raises(DataError, match="no token whose loss could change"):
-        Explored(model, "m").effects("")
+        ExploredLanguageModel(model, "m").effects("")
 
 
 def test_a_recurrent_model_has_no_residual_stream():
@@ -179,13 +185,15 @@ def test_a_recurrent_model_has_no_residual_stream():
 
 def test_a_diverged_model_is_named(model):
     params = jax.tree.map(lambda x: x * jnp.nan, model.params)
-    for look in (Explored.look, Explored.effects):
+    for look in (ExploredLanguageModel.look, ExploredLanguageModel.effects):
         with pytest.raises(DataError, match="outputs are not finite"):
-            look(Explored(dataclasses.replace(model, params=params), "m"), TEXT)
+            look(ExploredLanguageModel(dataclasses.replace(model, params=params), "m"), TEXT)
 
 
 def test_random_parameters_of_another_seed_are_another_model(model):
     assert not np.allclose(
-        Explored(model, "m").look(TEXT)["losses"],
-        Explored(dataclasses.replace(model, params=random_params(model.config.model, 5)), "m").look(TEXT)["losses"],
+        ExploredLanguageModel(model, "m").look(TEXT)["losses"],
+        ExploredLanguageModel(dataclasses.replace(model, params=random_params(model.config.model, 5)), "m").look(TEXT)[
+            "losses"
+        ],
     )

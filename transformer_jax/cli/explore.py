@@ -1,7 +1,8 @@
-"""Open a local page on which a trained language model can be looked into and changed.
+"""Open a local page on which a trained model of text can be looked into and changed.
 
     transformer-jax explore --checkpoint=runs/language_model
     transformer-jax explore --checkpoint=runs/language_model --checkpoint=runs/other --port=8000
+    transformer-jax explore --checkpoint=runs/first
 
 Type a text: the page shows the loss of every token, the predictions at every place and of every layer (logit lens), and
 the attention of every head. A head can be left out, and the page shows what changes. Two checkpoints are shown side by
@@ -49,15 +50,15 @@ def run(arguments: Arguments) -> int:
             f'explore needs the Python package {error.name}; install it with: pip install "transformer-jax[explore]"'
         ) from error
 
-    from transformer_jax.evaluation.loading import load_language_model
-    from transformer_jax.explorer.views import Explored
+    from transformer_jax.evaluation.loading import load_generator
+    from transformer_jax.explorer.views import explored
     from transformer_jax.host.compilation_cache import use_compilation_cache
 
     if values.port > MAX_PORT:
         raise ConfigError(f"--port={values.port}: expected at most {MAX_PORT}")
     use_compilation_cache()
     listener = _listener(values.host, values.port)
-    models = [Explored(load_language_model(path), _label(path, values.checkpoint)) for path in values.checkpoint]
+    models = [explored(load_generator(path), _label(path, values.checkpoint)) for path in values.checkpoint]
     for model in models:
         model.look("")  # compiles the program of short texts
     is_local = values.host in ("127.0.0.1", "localhost", "::1")

@@ -24,7 +24,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from transformer_jax.errors import UserError
-from transformer_jax.explorer.views import Explored, Head
+from transformer_jax.explorer.passes import Head
+from transformer_jax.explorer.views import Explored, ExploredLanguageModel
 from transformer_jax.readers import parse_json, read_bytes
 
 MAX_BODY = 64 * 1024
@@ -110,16 +111,19 @@ def application(models: Sequence[Explored], port: int, token: str = "") -> Starl
 
     def look(asked: Any, cancelled: Callable[[], bool]) -> dict[str, Any]:
         fields = Fields(asked)
-        ablated = [Head(*pair) for pair in fields.pairs("ablated")]
-        return _model(models, fields).look(fields.text("text"), ablated, fields.get("by_mean", bool, False))
+        by_mean = fields.get("by_mean", bool, False)
+        return _model(models, fields).look(fields.text("text"), fields.heads("ablated"), by_mean, fields.text("target"))
 
     def effects(asked: Any, cancelled: Callable[[], bool]) -> dict[str, Any]:
         fields = Fields(asked)
-        by_mean = fields.get("by_mean", bool, False)
-        return {"numbers": _model(models, fields).effects(fields.text("text"), by_mean, cancelled)}
+        text, by_mean, target = fields.text("text"), fields.get("by_mean", bool, False), fields.text("target")
+        return {"numbers": _model(models, fields).effects(text, by_mean, target, cancelled)}
 
     def induction(asked: Any, cancelled: Callable[[], bool]) -> dict[str, Any]:
-        return {"numbers": _model(models, Fields(asked)).induction}
+        model = _model(models, Fields(asked))
+        if not isinstance(model, ExploredLanguageModel):
+            raise BadRequest("only language models have induction scores")
+        return {"numbers": model.induction}
 
     async def about(request: Request) -> Response:
         check(request)
@@ -202,12 +206,12 @@ class Fields:
         """Return a text; empty if it is absent."""
         return self.get(name, str, "")
 
-    def pairs(self, name: str) -> list[tuple[int, int]]:
-        """Return a list of pairs of integers."""
+    def heads(self, name: str) -> list[Head]:
+        """Return a list of heads, each a name of an attention and two integers."""
         value = self.get(name, list, [])
-        if not all(isinstance(pair, list) and [type(n) for n in pair] == [int, int] for pair in value):
-            raise BadRequest(f"'{name}': expected pairs of integers")
-        return [(pair[0], pair[1]) for pair in value]
+        if not all(isinstance(head, list) and [type(part) for part in head] == [str, int, int] for head in value):
+            raise BadRequest(f"'{name}': expected lists of an attention's name, a layer and a head")
+        return [Head(*head) for head in value]
 
 
 class BadRequest(UserError):

@@ -1,207 +1,221 @@
 """What the page shows of a text: its tokens, their losses, attention, and what the model and each layer predict.
 
-Everything is computed from named places (inspection/places.py), by one compiled program for each padded length.
+Everything is computed from named places (inspection/places.py), by the passes of passes.py.
 """
 
 from __future__ import annotations
 
+import abc
 import base64
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.config import ModelConfig
-from transformer_jax.errors import DataError
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.explorer.passes import Asked, Head, Names, Seen, check_finite, names_of, next_log_probs, seen
 from transformer_jax.inspection.attention import mean_entropy
-from transformer_jax.inspection.places import places, run_with
-from transformer_jax.inspection.streams import mixed, put, stream_places
-from transformer_jax.models.architecture import ARCHITECTURES
-from transformer_jax.nn.places import Replace
+from transformer_jax.tasks.trained.language_model import LanguageModel
+from transformer_jax.tasks.trained.lines import Line
+from transformer_jax.tasks.trained.row_translator import RowTranslator
 from transformer_jax.tasks.trained.text_generator import TextGenerator, stacks_text
-from transformer_jax.typing import Array, Batch, Params
+from transformer_jax.tasks.trained.translator import SourceGenerator
 
 MULTIPLE = 16
 """Texts are padded to a multiple of so many tokens, so that few programs are compiled."""
 MAX_TOKENS = 256
 """Most tokens of a text, with the start token."""
-NUM_PREDICTIONS = 5
-NUM_OF_LENS = 3
 REPEATED = 24
 """Random tokens that are repeated for the induction score."""
+TITLES = {
+    "decoder/self_attention": "decoder self-attention",
+    "decoder/cross_attention": "cross-attention",
+    "encoder/self_attention": "encoder self-attention",
+}
 _ONE = 65535
 """Weights are sent as 16-bit numbers: this is 1."""
 
 
-class Head(NamedTuple):
-    """A head of the self-attention of a layer, both counted from 0."""
+class Row(NamedTuple):
+    """The ids that the stacks of a model read of a text, by stack, and the text of its target, if it has one."""
 
-    layer: int
-    head: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Names:
-    """The places that the page reads, by what they are.
-
-    heads, weights: of the self-attention of the layers that have it, by the layer's number. streams: the input of the
-    first layer, and the output of every layer.
-    """
-
-    heads: tuple[tuple[int, str], ...]
-    weights: tuple[tuple[int, str], ...]
-    streams: tuple[str, ...]
-
-
-def names_of(model: ModelConfig) -> Names:
-    """Return the names of a decoder's places; raise ConfigError for a model whose layers have no residual stream."""
-    streams = stream_places(model, ARCHITECTURES[model.architecture].example_batch(model))["decoder"]
-    known = [name.split("/") for name in places(model)]
-
-    def of_attention(part: str) -> tuple[tuple[int, str], ...]:
-        found = [name for name in known if name[0] == "decoder" and name[2:] == ["self_attention", part]]
-        return tuple((int(name[1]), "/".join(name)) for name in found)
-
-    return Names(of_attention("heads"), of_attention("weights"), tuple(streams))
-
-
-class Seen(NamedTuple):
-    """Results of a pass over one text of T tokens.
-
-    log_probs, ids: of the likeliest tokens after each, [T, `NUM_PREDICTIONS`]. of_next: of the next token of the text,
-    [T]. lens_log_probs, lens_ids: the same of every stream, [P, T, `NUM_OF_LENS`]. weights: [L', N, T, T].
-    """
-
-    log_probs: Array
-    ids: Array
-    of_next: Array
-    lens_log_probs: Array
-    lens_ids: Array
-    weights: Array
-
-
-def _likeliest(logits: Array, number: int) -> tuple[Array, Array]:
-    """Return the log-probabilities and ids of the likeliest tokens, [..., number] each."""
-    values, ids = jax.lax.top_k(jax.nn.log_softmax(logits), number)
-    return values, ids
-
-
-class Asked(NamedTuple):
-    """The arrays of a pass over one text of T tokens, with padding.
-
-    read, next_ids: [T] int32, the tokens and the one after each; is_token: [T]. keep: [L', N], False for heads that are
-    left out. mean_share: 1 if they are replaced by their mean over the text, 0 if by zeros.
-    """
-
-    read: Any
-    next_ids: Any
-    is_token: Any
-    keep: Any
-    mean_share: Any
-
-    @property
-    def batch(self) -> Batch:
-        return {"decoder_inputs": self.read[None]}
-
-
-def _without(model: ModelConfig, names: Names, params: Params, asked: Asked) -> dict[str, Replace]:
-    """Return the functions that leave heads out, by place."""
-    as_is = run_with(model, params, asked.batch, [name for _, name in names.heads]).places
-    replace = {}
-    for row, (_, name) in enumerate(names.heads):
-        heads = as_is[name][0].astype(jnp.float32)  # [T, N, H]
-        mean = (heads * asked.is_token[:, None, None]).sum(0) / asked.is_token.sum() * asked.mean_share
-        replace[name] = mixed(asked.keep[row][:, None], mean)
-    return replace
-
-
-def _of_next(logits: Array, asked: Asked) -> Array:
-    return jnp.take_along_axis(jax.nn.log_softmax(logits), asked.next_ids[:, None], axis=-1)[:, 0]
-
-
-@functools.partial(jax.jit, static_argnames=("model", "names"))
-def _seen(model: ModelConfig, names: Names, params: Params, asked: Asked) -> Seen:
-    read = [*names.streams, *(name for _, name in names.weights)]
-    ran = run_with(model, params, asked.batch, read, _without(model, names, params, asked))
-
-    def ended(stream: Array) -> tuple[Array, Array]:
-        ran = run_with(model, params, asked.batch, replace={names.streams[-1]: put(stream)})
-        return _likeliest(ran.outputs[0], NUM_OF_LENS)
-
-    lens_log_probs, lens_ids = jax.lax.map(ended, jnp.stack([ran.places[name] for name in names.streams]))
-    log_probs, ids = _likeliest(ran.outputs[0], NUM_PREDICTIONS)
-    weights = [ran.places[name][0] for _, name in names.weights]
-    return Seen(
-        log_probs,
-        ids,
-        _of_next(ran.outputs[0], asked),
-        lens_log_probs,
-        lens_ids,
-        jnp.stack(weights) if weights else jnp.zeros((0, 0, 0, 0)),
-    )
-
-
-@functools.partial(jax.jit, static_argnames=("model", "names"))
-def _log_probs(model: ModelConfig, names: Names, params: Params, asked: Asked) -> Array:
-    """Return the log-probability of the next token at every place, [T]."""
-    replace = _without(model, names, params, asked)
-    return _of_next(run_with(model, params, asked.batch, replace=replace).outputs[0], asked)
+    ids: dict[str, list[int]]
+    target: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
-class Explored:
-    """A language model as the page shows it."""
+class Explored(abc.ABC):
+    """A model that generates text as the page shows it."""
 
     generator: TextGenerator
     label: str
+    kind: ClassVar[str]
+    measures: ClassVar[tuple[str, ...]] = ("effects",)
+    """Numbers of heads that need further passes; each is a method or attribute of this name."""
 
     @functools.cached_property
     def names(self) -> Names:
         return names_of(self.generator.config.model)
 
-    def look(self, text: str, ablated: Iterable[Head] = (), by_mean: bool = False) -> dict[str, Any]:
+    @abc.abstractmethod
+    def row(self, text: str, target: str = "") -> Row:
+        """Return what the model reads; raise DataError for a text that is too long, or that it cannot read."""
+
+    def about(self) -> dict[str, Any]:
+        """Return what the page says of the model, as JSON values."""
+        model = self.generator.config.model
+        return {
+            "label": self.label,
+            "kind": self.kind,
+            "stacks": stacks_text(model),
+            "measures": self.measures,
+            "attentions": [
+                {"name": name, "title": TITLES.get(name, name), "layers": layers, "heads": model.num_heads}
+                for name, layers in self.names.attentions.items()
+            ],
+            "tokenizer": self.generator.tokenizer.sha256,
+        }
+
+    def look(self, text: str, ablated: Iterable[Head] = (), by_mean: bool = False, target: str = "") -> dict[str, Any]:
         """Return what the page shows of a text, as JSON values.
 
         Args:
           ablated: heads that are left out, replaced by zeros or by their mean over the text.
+          target: what the decoder of two stacks reads; empty: the output of the model with all heads.
         Raises: DataError for a text that is too long, and for a head that the model does not have.
         """
-        read = self._read(text)
-        return self._shown(text, read, self._seen(read, self._keep(ablated), by_mean))
+        row = self.row(text, target)
+        return self._shown(text, row, self._seen(row, self._keep(ablated), by_mean))
 
     def effects(
-        self, text: str, by_mean: bool = False, cancelled: Callable[[], bool] = lambda: False
-    ) -> list[list[float]]:
-        """Return by how much the loss rises without one head: nats per token, [layers with attention][heads].
+        self, text: str, by_mean: bool = False, target: str = "", cancelled: Callable[[], bool] = lambda: False
+    ) -> dict[str, list[list[float]]]:
+        """Return by how much the loss rises without one head: nats per token, [layers][heads] by attention.
 
         Args:
-          text, by_mean: as of `look`. cancelled: asked before every pass.
+          text, by_mean, target: as of `look`. cancelled: asked before every pass.
         Raises: DataError for a text without a token, or one that is too long; CancelledError.
         """
-        read = self._read(text)
-        if len(read) == 1:
+        row = self.row(text, target)
+        count = len(row.ids[self._last])
+        if count == 1:
             raise DataError("the text has no token whose loss could change")
         model = self.generator.config.model
 
-        def loss(keep: np.ndarray) -> float:
+        def loss(*ablated: Head) -> float:
             if cancelled():
                 raise CancelledError
-            asked = self._asked(read, keep, by_mean)
-            log_probs = jax.device_get(_log_probs(model, self.names, self.generator.params, asked))[: len(read) - 1]
-            _check_finite(log_probs)
+            asked = self._asked(row, self._keep(ablated), by_mean)
+            log_probs = jax.device_get(next_log_probs(model, self.names, self.generator.params, asked))[: count - 1]
+            check_finite(log_probs)
             return float(-log_probs.mean())
 
-        before, heads = loss(self._keep()), range(model.num_heads)
-        return [[round(loss(self._keep([Head(layer, n)])) - before, 5) for n in heads] for layer, _ in self.names.heads]
+        before, heads = loss(), range(model.num_heads)
+        return {
+            name: [[round(loss(Head(name, layer, n)) - before, 5) for n in heads] for layer in layers]
+            for name, layers in self.names.attentions.items()
+        }
+
+    @property
+    def _last(self) -> str:
+        """The stack whose tokens are predicted."""
+        return self.generator.config.model.stacks[-1]
+
+    @property
+    def _most_tokens(self) -> int:
+        model = self.generator.config.model
+        return min(MAX_TOKENS, model.max_length) if model.position_encoding == "learned" else MAX_TOKENS
+
+    def _checked(self, what: str, ids: Sequence[int]) -> list[int]:
+        if len(ids) > self._most_tokens:
+            raise DataError(f"{what} has {len(ids) - 1:,} tokens; the page shows at most {self._most_tokens - 1}")
+        return [*ids]
+
+    def _keep(self, ablated: Iterable[Head] = ()) -> np.ndarray:
+        return self.names.keep(self.generator.config.model.num_heads, ablated)
+
+    def _asked(self, row: Row, keep: np.ndarray, by_mean: bool = False) -> Asked:
+        padded, is_token = {}, {}
+        for stack, ids in row.ids.items():
+            length = min(-(-len(ids) // MULTIPLE) * MULTIPLE, self._most_tokens)
+            padded[stack] = np.zeros(length, np.int32)
+            padded[stack][: len(ids)] = ids
+            is_token[stack] = np.arange(length) < len(ids)
+        read = padded[self._last]
+        next_ids = np.append(read[1:], np.int32(0))
+        batch = {"decoder_inputs": read[None]}
+        if "encoder" in padded:
+            batch |= {"inputs": padded["encoder"][None], "inputs_mask": is_token["encoder"][None]}
+        return Asked(batch, next_ids, is_token, keep, np.float32(by_mean))
+
+    def _seen(self, row: Row, keep: np.ndarray, by_mean: bool = False) -> Seen:
+        model = self.generator.config.model
+        found = jax.device_get(seen(model, self.names, self.generator.params, self._asked(row, keep, by_mean)))
+        for array in (found.log_probs, found.lens_log_probs, *found.weights.values()):
+            check_finite(array)
+        return found
+
+    def _tokens(self, stack: str, ids: Sequence[int]) -> list[str]:
+        tokenizer = self.generator.tokenizer
+        return (tokenizer.source if stack != self._last else tokenizer).tokens(list(ids))
+
+    def _shown(self, text: str, row: Row, found: Seen) -> dict[str, Any]:
+        tokens, T = self.generator.tokenizer.tokens, len(row.ids[self._last])
+
+        def likely(ids: Any, log_probs: Any) -> list[Any]:
+            return [[t, round(float(np.exp(p)), 5)] for t, p in zip(tokens(ids.tolist()), log_probs, strict=True)]
+
+        return {
+            "text": text,
+            "target": row.target,
+            "tokens": {stack: self._tokens(stack, ids) for stack, ids in row.ids.items()},
+            "predicted": self._last,
+            "predictions": [likely(found.ids[t], found.log_probs[t]) for t in range(T)],
+            "losses": [round(float(-p), 5) for p in found.of_next[: T - 1]],
+            "lens": [
+                [likely(ids[t], values[t]) for t in range(T)]
+                for ids, values in zip(found.lens_ids, found.lens_log_probs, strict=True)
+            ],
+            "attention": {
+                name: self._attention(name, layers, row, found.weights[name])
+                for name, layers in self.names.attentions.items()
+            },
+        }
+
+    def _attention(self, name: str, layers: Sequence[int], row: Row, weights: Any) -> dict[str, Any]:
+        stack, _, part = name.partition("/")
+        of_keys = "encoder" if part == "cross_attention" else stack
+        weights = np.asarray(weights, np.float64)[:, :, : len(row.ids[stack]), : len(row.ids[of_keys])]
+        return {
+            "queries": stack,
+            "keys": of_keys,
+            "causal": (stack, part) == ("decoder", "self_attention"),
+            "layers": layers,
+            "heads": int(weights.shape[1]),
+            "weights": base64.b64encode(np.round(weights * _ONE).astype("<u2").tobytes()).decode(),
+            **head_numbers(weights, is_of_one_text=stack == of_keys),
+        }
+
+
+class ExploredLanguageModel(Explored):
+    """A language model; the page shows a text."""
+
+    kind = "language"
+    measures = ("induction", "effects")
+
+    def row(self, text: str, target: str = "") -> Row:
+        if target:
+            raise DataError("a language model reads one text")
+        ids = self.generator.encode([text])[0]
+        return Row({"decoder": self._checked("the text", [self.generator.config.model.decoder_start_id, *ids])})
 
     @functools.cached_property
-    def induction(self) -> list[list[float]]:
-        """The induction score of every head: its mean weight, from a token that has occurred before, on the token after
+    def induction(self) -> dict[str, list[list[float]]]:
+        """The induction scores of all heads: the mean weight, from a token that has occurred before, on the token after
         that first occurrence (Olsson et al. 2022), over different random tokens that are repeated once.
 
         Raises: DataError for a model that reads too few tokens, or has too few.
@@ -213,97 +227,76 @@ class Explored:
         if count < 2:
             raise DataError("the model has too few tokens or positions for an induction score")
         once = np.random.default_rng(0).choice(ordinary, count, replace=False).tolist()
-        seen = self._seen([self.generator.config.model.decoder_start_id, *once, *once], self._keep())
+        row = Row({"decoder": [self.generator.config.model.decoder_start_id, *once, *once]})
         queries = np.arange(count + 1, 2 * count + 1)
-        return np.round(np.asarray(seen.weights, np.float64)[:, :, queries, queries - count + 1].mean(-1), 5).tolist()
-
-    def _read(self, text: str) -> list[int]:
-        """Return the ids that the model reads: the start token and those of the text."""
-        ids = self.generator.encode([text])[0]
-        if len(ids) + 1 > self._most_tokens:
-            raise DataError(f"the text has {len(ids):,} tokens; the page shows at most {self._most_tokens - 1}")
-        return [self.generator.config.model.decoder_start_id, *ids]
-
-    def _keep(self, ablated: Iterable[Head] = ()) -> np.ndarray:
-        """Return True for every head, [layers with attention, heads], and False for those that are left out."""
-        model = self.generator.config.model
-        keep = np.ones((len(self.names.heads), model.num_heads), bool)
-        rows = {layer: row for row, (layer, _) in enumerate(self.names.heads)}
-        for layer, head in ablated:
-            if layer not in rows or not 0 <= head < model.num_heads:
-                raise DataError(f"the model has no head {head + 1} in layer {layer + 1}")
-            keep[rows[layer], head] = False
-        return keep
-
-    def _asked(self, read: Sequence[int], keep: np.ndarray, by_mean: bool = False) -> Asked:
-        length = min(-(-len(read) // MULTIPLE) * MULTIPLE, self._most_tokens)
-        ids = np.zeros((2, length), np.int32)
-        ids[0, : len(read)], ids[1, : len(read) - 1] = read, read[1:]
-        return Asked(ids[0], ids[1], np.arange(length) < len(read), keep, np.float32(by_mean))
-
-    def _seen(self, read: Sequence[int], keep: np.ndarray, by_mean: bool = False) -> Seen:
-        model = self.generator.config.model
-        seen = jax.device_get(_seen(model, self.names, self.generator.params, self._asked(read, keep, by_mean)))
-        for array in (seen.log_probs, seen.lens_log_probs, seen.weights):
-            _check_finite(array)
-        return seen
-
-    @property
-    def _most_tokens(self) -> int:
-        model = self.generator.config.model
-        return min(MAX_TOKENS, model.max_length) if model.position_encoding == "learned" else MAX_TOKENS
-
-    def about(self) -> dict[str, Any]:
-        """Return what the page says of the model, as JSON values."""
-        model = self.generator.config.model
         return {
-            "label": self.label,
-            "stacks": stacks_text(model),
-            "layers": len(self.names.streams) - 1,
-            "heads": model.num_heads,
-            "tokenizer": self.generator.tokenizer.sha256,
-        }
-
-    def _shown(self, text: str, read: Sequence[int], seen: Seen) -> dict[str, Any]:
-        tokens, T = self.generator.tokenizer.tokens, len(read)
-        weights = np.asarray(seen.weights, np.float64)[:, :, :T, :T]
-
-        def likely(ids: Any, log_probs: Any) -> list[Any]:
-            return [[t, round(float(np.exp(p)), 5)] for t, p in zip(tokens(ids.tolist()), log_probs, strict=True)]
-
-        return {
-            "text": text,
-            "tokens": tokens(list(read)),
-            "predictions": [likely(seen.ids[t], seen.log_probs[t]) for t in range(T)],
-            "losses": [round(float(-p), 5) for p in seen.of_next[: T - 1]],
-            "lens": [
-                [likely(ids[t], values[t]) for t in range(T)]
-                for ids, values in zip(seen.lens_ids, seen.lens_log_probs, strict=True)
-            ],
-            "attention": {
-                "layers": [layer for layer, _ in self.names.weights],
-                "heads": int(weights.shape[1]) if len(weights) else 0,
-                "weights": base64.b64encode(np.round(weights * _ONE).astype("<u2").tobytes()).decode(),
-                **head_numbers(weights),
-            },
+            name: np.round(np.asarray(weights, np.float64)[:, :, queries, queries - count + 1].mean(-1), 5).tolist()
+            for name, weights in self._seen(row, self._keep()).weights.items()
         }
 
 
-def _check_finite(array: Any) -> None:
-    if not np.isfinite(array).all():
-        raise DataError("the model's outputs are not finite; its training has diverged")
+class ExploredTranslator(Explored):
+    """An encoder-decoder of text; the page shows a source, and the model's output or a target that is given."""
+
+    kind = "translation"
+
+    def row(self, text: str, target: str = "") -> Row:
+        generator = self.generator
+        assert isinstance(generator, SourceGenerator)
+        start, eos = generator.config.model.decoder_start_id, generator.tokenizer.special_ids.required("eos")
+        (source,) = generator.encode_sources([text])
+        if target:
+            ids = [*generator.encode([target])[0], eos]
+        else:
+            ids, target = self._outputs(text) if text.strip() else ([], "")
+        read = [start, *ids]
+        if len(read) == self._most_tokens + 1:
+            read.pop()  # the last token is predicted, and needs no place
+        return Row({"encoder": self._checked("the text", source), "decoder": self._checked("the target", read)}, target)
+
+    @functools.cached_property
+    def _outputs(self) -> Callable[[str], tuple[list[int], str]]:
+        """The function from a source to the ids and the text of the model's output; it remembers the latest."""
+
+        @functools.lru_cache(maxsize=64)
+        def output(text: str) -> tuple[list[int], str]:
+            (found,) = self.generator.generate_chunk([Line(text)])
+            if found.problem:
+                raise DataError(f"the text: {found.problem}")
+            return (found.outputs[0].ids, found.text) if found.outputs else ([], "")
+
+        return output
 
 
-def head_numbers(weights: np.ndarray) -> dict[str, list[list[float]]]:
-    """Return numbers of heads from their weights [L, N, T, T], means over queries: entropy in nats, and mean weights.
-
-    `previous`: on the token before; `first`: on the first token. A first query has neither.
-    """
-    T = weights.shape[-1]
-    later = weights[:, :, 1:]
-    previous = later[:, :, np.arange(T - 1), np.arange(T - 1)].mean(-1) if T > 1 else np.zeros(weights.shape[:2])
-    first = later[..., 0].mean(-1) if T > 1 else np.zeros(weights.shape[:2])
-    return {
-        name: np.round(values, 5).tolist()
-        for name, values in (("entropy", mean_entropy(weights)), ("previous", previous), ("first", first))
+def explored(generator: TextGenerator, label: str) -> Explored:
+    """Return a model as the page shows it; raise ConfigError for one that it does not show."""
+    if isinstance(generator, RowTranslator):
+        raise ConfigError(f"{label}: a decoder that reads source and translation in one row is not shown")
+    kinds: Mapping[type[TextGenerator], type[Explored]] = {
+        LanguageModel: ExploredLanguageModel,
+        SourceGenerator: ExploredTranslator,
     }
+    for generates, kind in kinds.items():
+        if isinstance(generator, generates):
+            found = kind(generator, label)
+            found.names  # a model without residual stream is refused at once  # noqa: B018
+            return found
+    raise ConfigError(f"{label}: models of task.name='{generator.config.task.name}' are not shown")
+
+
+def head_numbers(weights: np.ndarray, is_of_one_text: bool = True) -> dict[str, list[list[float]]]:
+    """Return numbers of heads from their weights [L, N, T, S], means over queries: entropy in nats, and mean weights.
+
+    `first`: on the first key. `previous`: on the token before, if queries and keys are of one text. If they are, the
+    first query has neither.
+    """
+    found = {"entropy": mean_entropy(weights)}
+    if is_of_one_text:
+        count = weights.shape[-1] - 1
+        later = weights[:, :, 1:]
+        found["previous"] = (
+            later[:, :, np.arange(count), np.arange(count)].mean(-1) if count else np.zeros(weights.shape[:2])
+        )
+        weights = later
+    found["first"] = weights[..., 0].mean(-1) if weights.shape[2] else np.zeros(weights.shape[:2])
+    return {name: np.round(values, 5).tolist() for name, values in found.items()}

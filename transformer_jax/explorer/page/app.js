@@ -2,14 +2,13 @@
 
 import { element } from "./drawing.js";
 import { modelPanels } from "./panels.js";
-import { DEFAULTS, fromAddress, offered, toAddress, toggled } from "./state.js";
+import { DEFAULTS, chosenAttention, fromAddress, offered, toAddress, toggled } from "./state.js";
 import { saveJson, savePage, saveSvg } from "./export.js";
 
 const byId = (id) => document.getElementById(id);
 const saved = byId("saved") ? JSON.parse(byId("saved").textContent) : null;
 const token = new URLSearchParams(location.search).get("token");
 const HEADERS = token ? { "X-Token": token } : {};
-const ASKED = ["induction", "effects"];
 const CHOICES = [["measure", "measure"], ["order", "order"], ["form-of", "form"], ["by", "by"]];
 const OPTIONS = Object.fromEntries(CHOICES.map(([id, name]) => [name, [...byId(id).options].map(({ value }) => value)]));
 let state = offered(saved ? { ...DEFAULTS, ...saved.state } : fromAddress(location.hash), OPTIONS);
@@ -33,13 +32,14 @@ function say(text, isError = false) {
 async function look() {
   if (saved) return draw();
   asking?.abort();
-  const mine = (asking = new AbortController()), { text, ablated, by } = state;
+  const mine = (asking = new AbortController()), { text, target, ablated, by } = state;
   say("computing");
   try {
     const found = [];
     for (const [number, { about }] of models.entries()) {
-      const own = ablated.filter(([layer, head]) => layer < about.layers && head < about.heads);
-      const asked = { model: number, text };
+      const has = ([of, layer, head]) => about.attentions.some(({ name, layers, heads }) => name === of && layers.includes(layer) && head < heads);
+      const own = ablated.filter(has);
+      const asked = { model: number, text, ...(about.kind === "translation" ? { target } : {}) };
       const look = await ask("api/look", { ...asked, ablated: own, by_mean: by === "mean" }, mine.signal);
       const base = own.length ? await ask("api/look", asked, mine.signal) : null;
       found.push({ about, look, base });
@@ -55,12 +55,12 @@ async function look() {
 
 // Numbers of heads that need further passes are asked for when they are shown.
 async function measure(found, signal) {
-  if (!ASKED.includes(state.measure)) return;
-  for (const [number, model] of found.entries()) {
-    const { attention } = model.look;
-    if (attention[state.measure] || !attention.layers.length || model.look.tokens.length < 2) continue;
-    const asked = { model: number, text: state.text, by_mean: state.by === "mean" };
-    attention[state.measure] = (await ask(`api/${state.measure}`, asked, signal)).numbers;
+  for (const [number, { about, look }] of found.entries()) {
+    if (!about.measures.includes(state.measure) || look.tokens[look.predicted].length < 2) continue;
+    const target = about.kind === "translation" ? { target: state.target } : {};
+    const asked = { model: number, text: state.text, by_mean: state.by === "mean", ...target };
+    const { numbers } = await ask(`api/${state.measure}`, asked, signal);
+    for (const [name, values] of Object.entries(numbers)) look.attention[name][state.measure] = values;
   }
 }
 
@@ -68,7 +68,7 @@ function set(changes) {
   const before = state;
   state = { ...state, ...changes };
   if (!saved) history.replaceState(null, "", toAddress(state));
-  const asks = ["text", "by", "measure"].some((name) => before[name] !== state[name]) || before.ablated !== state.ablated;
+  const asks = ["text", "target", "by", "measure"].some((name) => before[name] !== state[name]) || before.ablated !== state.ablated;
   if (asks) look(); else draw();
 }
 
@@ -76,16 +76,17 @@ function set(changes) {
 function focuser() {
   const sections = () => [...document.querySelectorAll(".model")];
   const number = sections().indexOf(document.activeElement?.closest(".model"));
-  const { place, head } = document.activeElement?.dataset ?? {};
-  const wanted = () => (place !== undefined ? `[data-place="${state.place}"]` : `[data-head="${state.layer}.${state.head}"]`);
-  if (number < 0 || (place === undefined && head === undefined)) return () => {};
+  const { place, source, head } = document.activeElement?.dataset ?? {};
+  const wanted = () => (place !== undefined ? `[data-place="${state.place}"]` : source !== undefined ? `[data-source="${state.source}"]` : `[data-head="${state.layer}.${state.head}"]`);
+  if (number < 0 || [place, source, head].every((part) => part === undefined)) return () => {};
   return () => sections()[number]?.querySelector(wanted())?.focus();
 }
 
 const act = {
   place: (place) => place !== state.place && set({ place }),
+  at: (stack, place) => (models[0].look.predicted === stack ? act.place(place) : place !== state.source && set({ source: place })),
   head: (layer, head) => set({ layer, head }),
-  toggle: (layer, head) => (saved ? say("a saved page cannot compute; start the explorer", true) : set({ ...toggled(state, layer, head), layer, head })),
+  toggle: (of, layer, head) => (saved ? say("a saved page cannot compute; start the explorer", true) : set({ ...toggled(state, of, layer, head), layer, head })),
 };
 
 function draw() {
@@ -95,19 +96,22 @@ function draw() {
   byId("main").replaceChildren(...compared(), ...models.map((model) => modelPanels(model, state, act)));
   focus();
   for (const [id, name] of CHOICES) byId(id).value = state[name];
+  byId("attention").value = chosenAttention(models[0].about, state)?.name ?? "";
 }
 
 // The differences of two models at the chosen token; only if their tokens are the same.
 function compared() {
   if (models.length < 2) return [];
   const [one, other] = models;
+  if (one.about.kind !== other.about.kind) return [element("p", { class: "compared" }, "The two models are of different kinds, so their numbers cannot be compared.")];
+  if (one.look.target !== other.look.target) return [element("p", { class: "compared" }, "The two outputs differ. Type a target, so that both models read the same.")];
   if (one.about.tokenizer !== other.about.tokenizer) {
     return [element("p", { class: "compared" }, "The two models have different tokenizers, so their tokens cannot be compared one by one.")];
   }
   const change = one.look.losses.map((loss, index) => other.look.losses[index] - loss);
   const total = change.reduce((a, b) => a + b, 0);
   const strongest = change.map((value, index) => [Math.abs(value), index]).sort((a, b) => b[0] - a[0]).slice(0, 3);
-  const said = strongest.map(([, index]) => `“${one.look.tokens[index + 1]}” ${change[index] > 0 ? "+" : ""}${change[index].toFixed(3)}`).join(", ");
+  const said = strongest.map(([, index]) => `“${one.look.tokens[one.look.predicted][index + 1]}” ${change[index] > 0 ? "+" : ""}${change[index].toFixed(3)}`).join(", ");
   return [element("p", { class: "compared" }, change.length ? `${other.about.label} less ${one.about.label}: ${total > 0 ? "+" : ""}${(total / change.length).toFixed(3)} nats per token; most at ${said}.` : "Type a text to compare the models.")];
 }
 
@@ -117,8 +121,15 @@ function listen() {
   if (text.value && !saved) state.text = text.value; else text.value = state.text;
   text.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(() => set({ text: text.value, place: 0 }), 250);
+    timer = setTimeout(() => set({ text: text.value, place: 0, source: 0 }), 250);
   });
+  const target = byId("target");
+  target.value = state.target;
+  target.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => set({ target: target.value, place: 0 }), 250);
+  });
+  byId("attention").addEventListener("change", (event) => set({ attention: event.target.value }));
   byId("form").addEventListener("submit", (event) => event.preventDefault());
   for (const [id, name] of CHOICES) byId(id).addEventListener("change", (event) => set({ [name]: event.target.value }));
   byId("restore").addEventListener("click", () => set({ ablated: [] }));
@@ -131,6 +142,7 @@ function listen() {
   addEventListener("hashchange", () => {
     state = offered(fromAddress(location.hash), OPTIONS);
     text.value = state.text;
+    target.value = state.target;
     look();
   });
 }
@@ -138,13 +150,19 @@ function listen() {
 async function start() {
   listen();
   if (saved) {
-    byId("text").disabled = byId("by").disabled = true;
-    for (const option of byId("measure").options) option.disabled = !models.every(({ look }) => look.attention[option.value]);
+    byId("text").disabled = byId("target").disabled = byId("by").disabled = true;
+    const has = ({ about, look }, value) => value in Object.values(look.attention)[0] || !about.attentions.length;
+    for (const option of byId("measure").options) option.disabled = !models.every((model) => has(model, option.value));
     byId("save-page").hidden = byId("restore").hidden = true;
     say("A saved page: it shows what was computed, and computes nothing.");
   } else {
     models = (await ask("api/about")).models.map((about) => ({ about, look: null, base: null }));
   }
+  const attentions = new Map(models.flatMap(({ about }) => about.attentions.map(({ name, title }) => [name, title])));
+  byId("attention").replaceChildren(...[...attentions].map(([value, title]) => element("option", { value }, title)));
+  byId("of-attention").hidden = attentions.size < 2;
+  byId("of-target").hidden = !models.some(({ about }) => about.kind === "translation");
+  if (!saved) for (const option of byId("measure").options) option.hidden = option.value === "induction" && !models.some(({ about }) => about.measures.includes("induction"));
   byId("models").textContent = models.map(({ about }) => `${about.label}: ${about.stacks}`).join(" · ");
   await look();
 }

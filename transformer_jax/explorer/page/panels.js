@@ -1,7 +1,7 @@
 // The parts of the page for one model: tokens, predictions, heads, attention, logit lens.
 
-import { element, lines, matrix } from "./drawing.js";
-import { isOut } from "./state.js";
+import { drawn, element, lines, matrix } from "./drawing.js";
+import { chosenAttention, isOut } from "./state.js";
 
 const percent = (p) => `${(100 * p).toFixed(p < 0.1 ? 2 : 1)} %`;
 const signed = (x) => (x > 0 ? "+" : "−") + Math.abs(x).toFixed(3);
@@ -11,10 +11,11 @@ export function modelPanels(model, state, act) {
   const { look, base, about } = model;
   return element("section", { class: "model", "aria-label": about.label },
     element("h2", {}, about.label),
+    ...Object.keys(look.tokens).filter((stack) => stack !== look.predicted).map((stack) => read(look, stack, state, act)),
     tokens(look, base, state, act),
     predictions(look, base, state),
     heads(look, about, state, act),
-    attention(look, state, act),
+    attention(look, about, state, act),
     lens(look, state, act));
 }
 
@@ -25,11 +26,23 @@ function move(event, keys, index, count, go) {
   go(Math.min(count - 1, Math.max(0, index + step)));
 }
 
+// The tokens that an encoder reads.
+function read(look, stack, state, act) {
+  const all = look.tokens[stack], here = Math.min(state.source, all.length - 1);
+  const row = element("div", { class: "tokens", role: "group", "aria-label": "tokens of the source" });
+  all.forEach((token, index) => row.append(element("button", {
+    type: "button", class: "token", "aria-pressed": String(index === here), "data-source": index, tabindex: index === here ? 0 : -1,
+    onclick: () => act.at(stack, index),
+    onkeydown: (event) => move(event, { ArrowRight: 1, ArrowLeft: -1 }, index, all.length, (to) => act.at(stack, to)),
+  }, token)));
+  return element("div", {}, element("h2", {}, "Source"), row);
+}
+
 function tokens(look, base, state, act) {
-  const most = 8;
+  const most = 8, all = look.tokens[look.predicted];
   const row = element("div", { class: "tokens", role: "group", "aria-label": "tokens; colour: loss" });
-  const here = Math.min(state.place, look.tokens.length - 1);
-  look.tokens.forEach((token, index) => {
+  const here = Math.min(state.place, all.length - 1);
+  all.forEach((token, index) => {
     const loss = index ? look.losses[index - 1] : null;
     const change = base && index ? `, ${signed(loss - base.losses[index - 1])} by the heads that are left out` : "";
     row.append(element("button", {
@@ -37,17 +50,18 @@ function tokens(look, base, state, act) {
       share: loss === null ? 0 : Math.min(1, loss / most), tabindex: index === here ? 0 : -1,
       title: loss === null ? "start" : `loss ${loss.toFixed(3)} nats${change}`,
       onclick: () => act.place(index),
-      onkeydown: (event) => move(event, { ArrowRight: 1, ArrowLeft: -1 }, index, look.tokens.length, act.place),
+      onkeydown: (event) => move(event, { ArrowRight: 1, ArrowLeft: -1 }, index, all.length, act.place),
     }, token));
   });
   const total = look.losses.reduce((a, b) => a + b, 0);
   const sum = look.losses.length ? `Loss ${(total / look.losses.length).toFixed(3)} nats per token` : "No token to predict";
   const before = base && base.losses.length ? ` (${(base.losses.reduce((a, b) => a + b, 0) / base.losses.length).toFixed(3)} with all heads)` : "";
-  return element("div", {}, row, element("p", { class: "hint" }, `${sum}${before}. Colour: loss of the token.`));
+  const title = Object.keys(look.tokens).length > 1 ? [element("h2", {}, "Target")] : [];
+  return element("div", {}, ...title, row, element("p", { class: "hint" }, `${sum}${before}. Colour: loss of the token.`));
 }
 
 function predictions(look, base, state) {
-  const at = Math.min(state.place, look.tokens.length - 1);
+  const all = look.tokens[look.predicted], at = Math.min(state.place, all.length - 1);
   const table = element("table", { class: "predictions" });
   table.append(element("tr", {}, element("th", { scope: "col" }, "next token"), element("th", { scope: "col" }, "probability"), element("th")));
   for (const [token, p] of look.predictions[at]) {
@@ -56,7 +70,7 @@ function predictions(look, base, state) {
     table.append(element("tr", {}, element("td", {}, token), element("td", { class: "number" }, percent(p), change),
       element("td", {}, bar(p))));
   }
-  return element("div", {}, element("h2", {}, `After “${look.tokens[at]}”`), element("div", { class: "scroll" }, table));
+  return element("div", {}, element("h2", {}, `After “${all[at]}”`), element("div", { class: "scroll" }, table));
 }
 
 function bar(p) {
@@ -66,9 +80,9 @@ function bar(p) {
 }
 
 function heads(look, about, state, act) {
-  const { layers, heads: count } = look.attention;
-  if (!layers.length) return element("p", { class: "hint" }, "No layer of this model has attention.");
-  const computed = look.attention[state.measure], values = computed || layers.map(() => Array(count).fill(0));
+  const of = chosenAttention(about, state);
+  if (!of) return element("p", { class: "hint" }, "No layer of this model has attention.");
+  const { name, layers, heads: count } = of, computed = look.attention[name][state.measure], values = computed || layers.map(() => Array(count).fill(0));
   const most = Math.max(...values.flat().map(Math.abs), 1e-9);
   const all = layers.flatMap((layer, row) => Array.from({ length: count }, (_, head) => ({ layer, head, value: values[row][head] })));
   if (state.order === "number") all.sort((a, b) => b.value - a.value);
@@ -77,42 +91,45 @@ function heads(look, about, state, act) {
   const isChosen = ({ layer, head }) => layer === state.layer && head === state.head;
   const reached = Math.max(0, all.findIndex(isChosen));
   all.forEach(({ layer, head, value }, index) => {
-    const chosen = isChosen({ layer, head }), out = isOut(state, layer, head);
+    const chosen = isChosen({ layer, head }), out = isOut(state, name, layer, head);
     const number = computed ? value.toFixed(4) : "not computed";
     grid.append(element("button", {
       type: "button", class: out ? "head out" : "head", "aria-pressed": String(chosen), "data-head": `${layer}.${head}`,
-      "aria-label": `layer ${layer + 1} head ${head + 1}, ${number}${out ? ", left out" : ""}`,
-      share: Math.abs(value) / most, tabindex: index === reached ? 0 : -1, title: `layer ${layer + 1}, head ${head + 1}: ${number}`,
+      "aria-label": `layer ${layer} head ${head}, ${number}${out ? ", left out" : ""}`,
+      share: Math.abs(value) / most, tabindex: index === reached ? 0 : -1, title: `layer ${layer}, head ${head}: ${number}`,
       onclick: () => act.head(layer, head),
       onkeydown: (event) => {
-        if (event.key.toLowerCase() === "a" && !event.ctrlKey && !event.metaKey && !event.altKey) return act.toggle(layer, head);
+        if (event.key.toLowerCase() === "a" && !event.ctrlKey && !event.metaKey && !event.altKey) return act.toggle(name, layer, head);
         move(event, { ArrowRight: 1, ArrowLeft: -1, ArrowDown: count, ArrowUp: -count }, index, all.length, (to) => act.head(all[to].layer, all[to].head));
       },
-    }, `${layer + 1}.${head + 1}`));
+    }, `${layer}.${head}`));
   });
-  const out = isOut(state, state.layer, state.head);
-  const button = element("button", { type: "button", class: "toggle", onclick: () => act.toggle(state.layer, state.head) },
-    `${out ? "Restore" : "Leave out"} head ${state.layer + 1}.${state.head + 1}`);
-  return element("div", {}, element("h2", {}, "Heads, as layer.head"), element("div", { class: "scroll" }, grid),
-    element("p", {}, button, computed ? "" : element("span", { class: "hint" }, " This number is not computed for this text.")));
+  const out = isOut(state, name, state.layer, state.head);
+  const button = element("button", { type: "button", class: "toggle", onclick: () => act.toggle(name, state.layer, state.head) },
+    `${out ? "Restore" : "Leave out"} head ${state.layer}.${state.head}`);
+  return element("div", {}, element("h2", {}, `Heads of ${of.title}, as layer.head from 0`), element("div", { class: "scroll" }, grid),
+    element("p", {}, button, computed ? "" : element("span", { class: "hint" }, " There is no such number for these heads, or for this text.")));
 }
 
-function attention(look, state, act) {
-  const row = look.attention.layers.indexOf(state.layer);
-  if (row < 0 || state.head >= look.attention.heads) return element("p", { class: "hint" }, `Layer ${state.layer + 1} has no attention.`);
-  const place = Math.min(state.place, look.tokens.length - 1);
+function attention(look, about, state, act) {
+  const of = chosenAttention(about, state);
+  if (!of) return "";
+  const row = of.layers.indexOf(state.layer);
+  if (row < 0 || state.head >= of.heads) return element("p", { class: "hint" }, `There is no head ${state.layer}.${state.head} of ${of.title}.`);
+  const stack = look.attention[of.name].queries, count = look.tokens[stack].length;
+  const place = Math.min(stack === look.predicted ? state.place : state.source, count - 1);
   const draw = state.form === "matrix" ? matrix : lines;
-  return element("div", {}, element("h2", {}, `Attention of layer ${state.layer + 1}, head ${state.head + 1}`),
-    element("div", { class: "scroll picture" }, draw(look, row, state.head, place, act.place)));
+  return element("div", {}, element("h2", {}, `${of.title[0].toUpperCase()}${of.title.slice(1)}, layer ${state.layer}, head ${state.head}`),
+    element("div", { class: "scroll picture" }, draw(drawn(look, of.name, row, state.head), place, (to) => act.at(stack, to))));
 }
 
 function lens(look, state, act) {
   const table = element("table", { class: "lens" });
   const head = element("tr", {}, element("th", { scope: "col" }, "after"));
-  look.tokens.forEach((token) => head.append(element("th", { scope: "col" }, token)));
+  look.tokens[look.predicted].forEach((token) => head.append(element("th", { scope: "col" }, token)));
   table.append(head);
   look.lens.forEach((row, stream) => {
-    const line = element("tr", {}, element("th", { scope: "row" }, stream ? `layer ${stream}` : "embedding"));
+    const line = element("tr", {}, element("th", { scope: "row" }, stream ? `layer ${stream - 1}` : "embedding"));
     row.forEach((likely, place) => {
       const [token, p] = likely[0];
       line.append(element("td", { share: p, class: place === state.place ? "here" : "", onclick: () => act.place(place),

@@ -1,9 +1,11 @@
 // What is shown, as it stands in the address behind "#".
 
 export const DEFAULTS = {
-  text: "", layer: 0, head: 0, place: 0, ablated: [], measure: "entropy", order: "layer", form: "lines", by: "zero",
+  text: "", target: "", attention: "", layer: 0, head: 0, place: 0, source: 0, ablated: [], measure: "entropy", order: "layer",
+  form: "lines", by: "zero",
 };
-const NUMBERS = ["layer", "head", "place"];
+const NUMBERS = ["layer", "head", "place", "source"];
+const HEAD = /^([\w/]+)\.(\d+)\.(\d+)$/;
 
 export function fromAddress(hash) {
   const fields = new URLSearchParams(hash.replace(/^#/, ""));
@@ -12,7 +14,7 @@ export function fromAddress(hash) {
     const value = fields.get(name);
     if (value === null) continue;
     if (NUMBERS.includes(name)) state[name] = Math.max(0, Number.parseInt(value, 10) || 0);
-    else if (name === "ablated") state.ablated = value.split(" ").filter((pair) => /^\d+\.\d+$/.test(pair)).map((pair) => pair.split(".").map(Number));
+    else if (name === "ablated") state.ablated = value.split(" ").map((head) => HEAD.exec(head)).filter(Boolean).map(([, of, layer, head]) => [of, Number(layer), Number(head)]);
     else state[name] = value;
   }
   return state;
@@ -27,18 +29,23 @@ export function offered(state, options) {
 export function toAddress(state) {
   const fields = new URLSearchParams();
   for (const [name, value] of Object.entries(state)) {
-    const text = name === "ablated" ? value.map((pair) => pair.join(".")).join(" ") : String(value);
+    const text = name === "ablated" ? value.map((head) => head.join(".")).join(" ") : String(value);
     const usual = name === "ablated" ? "" : String(DEFAULTS[name]);
     if (text !== usual) fields.set(name, text);
   }
   return `#${fields}`;
 }
 
-export function isOut(state, layer, head) {
-  return state.ablated.some(([l, h]) => l === layer && h === head);
+export function isOut(state, of, layer, head) {
+  return state.ablated.some(([o, l, h]) => o === of && l === layer && h === head);
 }
 
-export function toggled(state, layer, head) {
-  const others = state.ablated.filter(([l, h]) => l !== layer || h !== head);
-  return { ...state, ablated: others.length < state.ablated.length ? others : [...state.ablated, [layer, head]] };
+export function toggled(state, of, layer, head) {
+  const others = state.ablated.filter(([o, l, h]) => o !== of || l !== layer || h !== head);
+  return { ...state, ablated: others.length < state.ablated.length ? others : [...state.ablated, [of, layer, head]] };
+}
+
+// The attention that is shown of a model; the first one if it does not have the chosen one.
+export function chosenAttention(about, state) {
+  return about.attentions.find(({ name }) => name === state.attention) ?? about.attentions[0];
 }
