@@ -126,6 +126,22 @@ def test_two_models_are_compared(opened):
     assert "model 1 less model 0: " in page.locator(".compared").text_content()
 
 
+def test_patch_from_a_second_text(opened):
+    page = opened()
+    typed(page)
+    page.get_by_text("Patch from a second text").click()
+    page.fill("#other", TEXT.replace("7", "8"))
+    cell = page.locator("[data-patch='0.2']")
+    cell.wait_for()
+    idle(page)
+    assert page.locator("[data-patch]").count() == 3 * page.locator("[data-place]").count()
+    cell.focus()
+    page.keyboard.press("Enter")
+    assert "With this value of the second text" in page.locator(".then").text_content()
+    again = opened(hash_=f"#{page.url.partition('#')[2]}")
+    again.wait_for_selector("[data-patch='0.2'][aria-pressed=true]")
+
+
 @pytest.mark.parametrize("width", [390, 1400])
 def test_the_page_is_no_wider_than_the_screen(opened, width):
     page = opened(models=2, width=width)
@@ -141,12 +157,17 @@ def test_markup_in_a_text_is_shown_as_text(opened):
     assert page.title() == "Explorer"
 
 
-def test_a_text_that_is_too_long_is_said(browser, clients):
+def test_texts_that_do_not_fit_are_said(browser, clients):
     page = browser.new_page()
     page.goto(f"http://127.0.0.1:{clients[1].port}/")
     page.fill("#text", "12 7 " * 1000)
     page.wait_for_selector("#status.error")
     assert "the page shows at most 255" in page.locator("#status").text_content()
+    page.fill("#text", TEXT)
+    page.get_by_text("Patch from a second text").click()
+    page.fill("#other", f"{TEXT} 12")
+    page.get_by_text("patching needs equal numbers").wait_for()
+    assert page.locator("[data-place]").count() > 1
     page.close()
 
 

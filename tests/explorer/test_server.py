@@ -50,6 +50,12 @@ def test_looks_of_both_models(client):
     assert len(client.json("/api/induction", {})[1]["numbers"][OWN]) == 2
 
 
+def test_patching_is_of_language_models(client):
+    found = client.json("/api/patch", {"text": TEXT, "other": TEXT.replace("7", "8")})
+    assert found[0] == 200
+    assert len(found[1]["shares"]) == 3
+
+
 @pytest.mark.parametrize(
     "headers",
     [{"Host": "elsewhere.example"}, {"Host": "127.0.0.1"}, {"Origin": "http://elsewhere.example"}, {"Origin": "null"}],

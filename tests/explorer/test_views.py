@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import functools
 from concurrent.futures import CancelledError
 
 import jax
@@ -15,7 +16,9 @@ from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.explorer.passes import Head, names_of
 from transformer_jax.explorer.views import ExploredLanguageModel, head_numbers
+from transformer_jax.inspection.ablation import log_prob
 from transformer_jax.inspection.attention import capture
+from transformer_jax.inspection.patching import patch_effects
 from transformer_jax.inspection.places import run_with
 
 pytestmark = pytest.mark.slow
@@ -175,6 +178,37 @@ def test_an_empty_text_shows_the_start_alone(model):
     assert (len(look["tokens"]["decoder"]), look["losses"]) == (1, [])
     with pytest.raises(DataError, match="no token whose loss could change"):
         ExploredLanguageModel(model, "m").effects("")
+
+
+OTHER = "12 8 is a text"
+
+
+def test_patching_equals_the_library(model):
+    found = ExploredLanguageModel(model, "m").patch(TEXT, OTHER)
+    ids, other = read_of(model), read_of(model, OTHER)
+    assert len(ids) == len(other)
+    batches = [{"decoder_inputs": jnp.asarray([row])} for row in (ids, other)]
+    before, after = (np.asarray(computed(model, model.params, text)[0][-1]) for text in (TEXT, OTHER))
+    measure = functools.partial(log_prob, position=len(ids) - 1, token=int(after.argmax()))
+    if before.argmax() != after.argmax():
+        measure = functools.partial(measure, other=int(before.argmax()))
+    expected = patch_effects(model.config.model, model.params, *batches, measure)
+    assert_close([found["value"], found["other_value"]], [expected.value, expected.other], 2e-5)
+    assert_close(found["shares"], np.stack([*expected.shares.values()]), 2e-4)
+    # The last value of the last stream is all that the prediction reads.
+    assert found["shares"][-1][-1] == pytest.approx(1, abs=1e-4)
+    assert found["likely"][-1][-1][0][0] == model.tokenizer.tokens([int(after.argmax())])[0]
+    assert not any(found["shares"][-1][:-1])
+
+
+def test_what_cannot_be_patched(model):
+    explored = ExploredLanguageModel(model, "m")
+    with pytest.raises(DataError, match=r"the texts have \d+ and \d+ tokens; patching needs equal numbers"):
+        explored.patch(TEXT, f"{TEXT} 12")
+    with pytest.raises(DataError, match="the same prediction"):
+        explored.patch(TEXT, TEXT)
+    with pytest.raises(CancelledError):
+        explored.patch(TEXT, OTHER, cancelled=lambda: True)
 
 
 def test_a_recurrent_model_has_no_residual_stream():

@@ -136,6 +136,35 @@ def next_log_probs(model: ModelConfig, names: Names, params: Params, asked: Aske
     return _of_next(run_with(model, params, asked.batch, replace=replace).outputs[0], asked)
 
 
+@functools.partial(jax.jit, static_argnames=("model", "names"))
+def streams_of(model: ModelConfig, names: Names, params: Params, batch: Batch) -> tuple[Array, ...]:
+    """Return the residual streams [1, T, D] of a pass, in the order of `names.streams`."""
+    found = run_with(model, params, batch, names.streams).places
+    return tuple(found[name] for name in names.streams)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "names"))
+def patched(
+    model: ModelConfig,
+    names: Names,
+    params: Params,
+    batch: Batch,
+    streams: tuple[Array, ...],
+    put_in: Any,
+    position: Any,
+) -> Array:
+    """Return the log-probabilities [V] after a position of a pass that has some values of another one's streams.
+
+    Args:
+      streams: of the other pass, as `streams_of`. put_in: [P, T], True where the stream's value is replaced.
+    """
+    replace = {
+        name: mixed(~put_in[row][None, :, None], new)
+        for row, (name, new) in enumerate(zip(names.streams, streams, strict=True))
+    }
+    return jax.nn.log_softmax(run_with(model, params, batch, replace=replace).outputs[0, position])
+
+
 def _without(model: ModelConfig, names: Names, params: Params, asked: Asked) -> dict[str, Replace]:
     """Return the functions that leave heads out, by place."""
     as_is = run_with(model, params, asked.batch, [name for _, _, name in names.heads]).places

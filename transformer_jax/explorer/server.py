@@ -42,7 +42,10 @@ LOCAL = ("127.0.0.1", "localhost", "[::1]")
 FILES = {
     "": ("index.html", "text/html"),
     "app.css": ("app.css", "text/css"),
-    **{f"{name}.js": (f"{name}.js", "text/javascript") for name in ("app", "state", "drawing", "panels", "export")},
+    **{
+        f"{name}.js": (f"{name}.js", "text/javascript")
+        for name in ("app", "state", "drawing", "patching", "panels", "export")
+    },
 }
 """Files of the page by their path, with their types."""
 HEADERS = {
@@ -120,10 +123,11 @@ def application(models: Sequence[Explored], port: int, token: str = "") -> Starl
         return {"numbers": _model(models, fields).effects(text, by_mean, target, cancelled)}
 
     def induction(asked: Any, cancelled: Callable[[], bool]) -> dict[str, Any]:
-        model = _model(models, Fields(asked))
-        if not isinstance(model, ExploredLanguageModel):
-            raise BadRequest("only language models have induction scores")
-        return {"numbers": model.induction}
+        return {"numbers": _language_model(models, Fields(asked)).induction}
+
+    def patch(asked: Any, cancelled: Callable[[], bool]) -> dict[str, Any]:
+        fields = Fields(asked)
+        return _language_model(models, fields).patch(fields.text("text"), fields.text("other"), cancelled)
 
     async def about(request: Request) -> Response:
         check(request)
@@ -138,7 +142,7 @@ def application(models: Sequence[Explored], port: int, token: str = "") -> Starl
 
     routes = [Route(f"/{path}", file(*of_file)) for path, of_file in FILES.items()]
     routes.append(Route("/api/about", about))
-    for name, function in {"look": look, "effects": effects, "induction": induction}.items():
+    for name, function in {"look": look, "effects": effects, "induction": induction, "patch": patch}.items():
         routes.append(Route(f"/api/{name}", answer(function), methods=["POST"]))
     handlers: Mapping[Any, Any] = {HTTPException: refused, Exception: broken}
     return Starlette(routes=routes, exception_handlers=handlers)
@@ -223,3 +227,10 @@ def _model(models: Sequence[Explored], fields: Fields) -> Explored:
     if not 0 <= number < len(models):
         raise BadRequest(f"there is no model {number}")
     return models[number]
+
+
+def _language_model(models: Sequence[Explored], fields: Fields) -> ExploredLanguageModel:
+    model = _model(models, fields)
+    if not isinstance(model, ExploredLanguageModel):
+        raise BadRequest(f"{model.label} is no language model")
+    return model

@@ -17,7 +17,19 @@ import jax
 import numpy as np
 
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.explorer.passes import Asked, Head, Names, Seen, check_finite, names_of, next_log_probs, seen
+from transformer_jax.explorer.passes import (
+    NUM_OF_LENS,
+    Asked,
+    Head,
+    Names,
+    Seen,
+    check_finite,
+    names_of,
+    next_log_probs,
+    patched,
+    seen,
+    streams_of,
+)
 from transformer_jax.inspection.attention import mean_entropy
 from transformer_jax.tasks.trained.language_model import LanguageModel
 from transformer_jax.tasks.trained.lines import Line
@@ -212,6 +224,65 @@ class ExploredLanguageModel(Explored):
             raise DataError("a language model reads one text")
         ids = self.generator.encode([text])[0]
         return Row({"decoder": self._checked("the text", [self.generator.config.model.decoder_start_id, *ids])})
+
+    def patch(self, text: str, other: str, cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        """Return what one value of the run on another text changes in the run on a text (activation patching).
+
+        The number is the log-probability of the other text's likeliest next token less that of the text's; if they are
+        one token, its log-probability.
+
+        Args: cancelled: asked before every pass.
+        Returns: `shares` [streams][tokens] of the difference between the runs, and `likely` tokens after them with
+          their probabilities; `of` and `against`, the two tokens; `value` and `other_value`, the number of both runs;
+          `tokens` and `other_tokens`.
+        Raises: DataError for texts of different lengths, or whose runs have the same number; CancelledError.
+        """
+        rows = [self.row(text), self.row(other)]
+        ids, other_ids = (row.ids["decoder"] for row in rows)
+        if len(ids) != len(other_ids):
+            raise DataError(
+                f"the texts have {len(ids) - 1} and {len(other_ids) - 1} tokens; patching needs equal numbers"
+            )
+        batch, other_batch = (self._asked(row, self._keep()).batch for row in rows)
+        model, params, tokens = self.generator.config.model, self.generator.params, self.generator.tokenizer.tokens
+        streams = streams_of(model, self.names, params, other_batch)
+        shape = len(self.names.streams), batch["decoder_inputs"].shape[1]
+
+        def log_probs(put_in: np.ndarray) -> np.ndarray:
+            if cancelled():
+                raise CancelledError
+            found = jax.device_get(patched(model, self.names, params, batch, streams, put_in, len(ids) - 1))
+            check_finite(found)
+            return found.astype(np.float64)
+
+        before, after = log_probs(np.zeros(shape, bool)), log_probs(np.ones(shape, bool))
+        best, best_before = int(after.argmax()), int(before.argmax())
+
+        def number(found: np.ndarray) -> float:
+            return float(found[best] - (found[best_before] if best != best_before else 0.0))
+
+        difference = number(after) - number(before)
+        if not difference:
+            raise DataError("the two texts have the same prediction, so no value makes a difference")
+        shares, likely = [], []
+        for stream in range(shape[0]):
+            shares.append([])
+            likely.append([])
+            for place in range(len(ids)):
+                put_in = np.zeros(shape, bool)
+                put_in[stream, place] = True
+                found = log_probs(put_in)
+                most = np.argsort(-found)[:NUM_OF_LENS]
+                shares[-1].append(round((number(found) - number(before)) / difference, 5))
+                likely[-1].append(
+                    [[t, round(float(np.exp(found[i])), 5)] for t, i in zip(tokens(most.tolist()), most, strict=True)]
+                )
+        (of, against) = tokens([best, best_before])
+        return {
+            **{"shares": shares, "likely": likely, "of": of, "against": against if best != best_before else None},
+            **{"value": round(number(before), 5), "other_value": round(number(after), 5)},
+            **{"tokens": tokens(ids), "other_tokens": tokens(other_ids)},
+        }
 
     @functools.cached_property
     def induction(self) -> dict[str, list[list[float]]]:

@@ -32,7 +32,7 @@ function say(text, isError = false) {
 async function look() {
   if (saved) return draw();
   asking?.abort();
-  const mine = (asking = new AbortController()), { text, target, ablated, by } = state;
+  const mine = (asking = new AbortController()), { text, target, other, ablated, by } = state;
   say("computing");
   try {
     const found = [];
@@ -42,9 +42,10 @@ async function look() {
       const asked = { model: number, text, ...(about.kind === "translation" ? { target } : {}) };
       const look = await ask("api/look", { ...asked, ablated: own, by_mean: by === "mean" }, mine.signal);
       const base = own.length ? await ask("api/look", asked, mine.signal) : null;
-      found.push({ about, look, base });
+      found.push({ about, look, base, patch: null });
     }
     await measure(found, mine.signal);
+    if (other) await patch(found, other, mine.signal);
     models = found; // at once, so that what is drawn fits together
     say("");
     draw();
@@ -64,11 +65,24 @@ async function measure(found, signal) {
   }
 }
 
+// A second text that does not fit says why in the panel, and all else is shown.
+async function patch(found, other, signal) {
+  for (const [number, model] of found.entries()) {
+    if (model.about.kind !== "language") continue;
+    try {
+      model.patch = await ask("api/patch", { model: number, text: state.text, other }, signal);
+    } catch (error) {
+      if (error.name === "AbortError" || error instanceof TypeError) throw error;
+      model.patch = { error: error.message };
+    }
+  }
+}
+
 function set(changes) {
   const before = state;
   state = { ...state, ...changes };
   if (!saved) history.replaceState(null, "", toAddress(state));
-  const asks = ["text", "target", "by", "measure"].some((name) => before[name] !== state[name]) || before.ablated !== state.ablated;
+  const asks = ["text", "target", "other", "by", "measure"].some((name) => before[name] !== state[name]) || before.ablated !== state.ablated;
   if (asks) look(); else draw();
 }
 
@@ -76,9 +90,9 @@ function set(changes) {
 function focuser() {
   const sections = () => [...document.querySelectorAll(".model")];
   const number = sections().indexOf(document.activeElement?.closest(".model"));
-  const { place, source, head } = document.activeElement?.dataset ?? {};
-  const wanted = () => (place !== undefined ? `[data-place="${state.place}"]` : source !== undefined ? `[data-source="${state.source}"]` : `[data-head="${state.layer}.${state.head}"]`);
-  if (number < 0 || [place, source, head].every((part) => part === undefined)) return () => {};
+  const { place, source, head, patch } = document.activeElement?.dataset ?? {};
+  const wanted = () => (patch !== undefined ? `[data-patch="${patch}"]` : place !== undefined ? `[data-place="${state.place}"]` : source !== undefined ? `[data-source="${state.source}"]` : `[data-head="${state.layer}.${state.head}"]`);
+  if (number < 0 || [place, source, head, patch].every((part) => part === undefined)) return () => {};
   return () => sections()[number]?.querySelector(wanted())?.focus();
 }
 
@@ -86,6 +100,7 @@ const act = {
   place: (place) => place !== state.place && set({ place }),
   at: (stack, place) => (models[0].look.predicted === stack ? act.place(place) : place !== state.source && set({ source: place })),
   head: (layer, head) => set({ layer, head }),
+  patched: (cell) => set({ patched: cell }),
   toggle: (of, layer, head) => (saved ? say("a saved page cannot compute; start the explorer", true) : set({ ...toggled(state, of, layer, head), layer, head })),
 };
 
@@ -117,18 +132,16 @@ function compared() {
 
 // Listens before anything is asked for, so that no typing is lost.
 function listen() {
-  const text = byId("text");
-  if (text.value && !saved) state.text = text.value; else text.value = state.text;
-  text.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => set({ text: text.value, place: 0, source: 0 }), 250);
-  });
-  const target = byId("target");
-  target.value = state.target;
-  target.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => set({ target: target.value, place: 0 }), 250);
-  });
+  const boxes = ["text", "target", "other"].map((name) => [name, byId(name)]);
+  const typed = () => set({ ...Object.fromEntries(boxes.map(([name, box]) => [name, box.value])), place: 0, source: 0 });
+  if (!saved && byId("text").value) state.text = byId("text").value;
+  for (const [name, box] of boxes) {
+    box.value = state[name];
+    box.addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = setTimeout(typed, 250);
+    });
+  }
   byId("attention").addEventListener("change", (event) => set({ attention: event.target.value }));
   byId("form").addEventListener("submit", (event) => event.preventDefault());
   for (const [id, name] of CHOICES) byId(id).addEventListener("change", (event) => set({ [name]: event.target.value }));
@@ -141,8 +154,7 @@ function listen() {
   byId("save-page").addEventListener("click", () => savePage(models, state, HEADERS).catch((error) => say(error.message, true)));
   addEventListener("hashchange", () => {
     state = offered(fromAddress(location.hash), OPTIONS);
-    text.value = state.text;
-    target.value = state.target;
+    for (const [name, box] of boxes) box.value = state[name];
     look();
   });
 }
@@ -150,7 +162,7 @@ function listen() {
 async function start() {
   listen();
   if (saved) {
-    byId("text").disabled = byId("target").disabled = byId("by").disabled = true;
+    for (const id of ["text", "target", "other", "by"]) byId(id).disabled = true;
     const has = ({ about, look }, value) => value in Object.values(look.attention)[0] || !about.attentions.length;
     for (const option of byId("measure").options) option.disabled = !models.every((model) => has(model, option.value));
     byId("save-page").hidden = byId("restore").hidden = true;
@@ -161,6 +173,8 @@ async function start() {
   const attentions = new Map(models.flatMap(({ about }) => about.attentions.map(({ name, title }) => [name, title])));
   byId("attention").replaceChildren(...[...attentions].map(([value, title]) => element("option", { value }, title)));
   byId("of-attention").hidden = attentions.size < 2;
+  byId("of-other").hidden = !models.some(({ about }) => about.kind === "language");
+  byId("of-other").open = state.other !== "";
   byId("of-target").hidden = !models.some(({ about }) => about.kind === "translation");
   if (!saved) for (const option of byId("measure").options) option.hidden = option.value === "induction" && !models.some(({ about }) => about.measures.includes("induction"));
   byId("models").textContent = models.map(({ about }) => `${about.label}: ${about.stacks}`).join(" · ");

@@ -3,6 +3,8 @@
 const SVG = "http://www.w3.org/2000/svg";
 const ONE = 65535;
 
+export const percent = (p) => `${(100 * p).toFixed(p < 0.1 ? 2 : 1)} %`;
+
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {

@@ -1,9 +1,9 @@
 // The parts of the page for one model: tokens, predictions, heads, attention, logit lens.
 
-import { drawn, element, lines, matrix } from "./drawing.js";
+import { drawn, element, lines, matrix, percent } from "./drawing.js";
+import { patching } from "./patching.js";
 import { chosenAttention, isOut } from "./state.js";
 
-const percent = (p) => `${(100 * p).toFixed(p < 0.1 ? 2 : 1)} %`;
 const signed = (x) => (x > 0 ? "+" : "−") + Math.abs(x).toFixed(3);
 
 // model: {about, look, base}; base is the look without left-out heads, or null. act: functions that change the state.
@@ -16,7 +16,8 @@ export function modelPanels(model, state, act) {
     predictions(look, base, state),
     heads(look, about, state, act),
     attention(look, about, state, act),
-    lens(look, state, act));
+    lens(look, state, act),
+    patching(model.patch, state, act));
 }
 
 function move(event, keys, index, count, go) {
