@@ -177,3 +177,9 @@ def test_a_function_that_returns_another_shape_is_named():
         match="place 'decoder/output': the function returns float32\\[2, 5\\]; expected float32\\[2, 5, 16\\]",
     ):
         run_with(config, random_params(config), batch_of(config), replace={"decoder/output": lambda x: x[..., 0]})
+
+
+def test_norms_over_the_batch_have_the_places_of_other_norms():
+    """Parameters that were only initialised have no running averages, and the places need none."""
+    found, expected = (places(tiny(architecture="decoder_only", norm=norm)) for norm in ("batchnorm", "layernorm"))
+    assert found == expected

@@ -33,7 +33,7 @@ X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 16)), jnp.float32)
 def through(config, params, x):
     """Return the output of the decoder's stack [B, T, D]."""
     module = Stack(config, config.num_decoder_layers, causal=True)
-    return module.apply({"params": params}, x, jnp.arange(x.shape[1])[None], causal_mask(x.shape[1]), None).x
+    return module.apply({"params": params}, x, jnp.arange(x.shape[1])[None], causal_mask(x.shape[1]), None)
 
 
 def stack_params(config, **changed):

@@ -35,6 +35,7 @@ import jax
 from transformer_jax.config import ModelConfig, nearest
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.nn.collected import COLLECTED
 from transformer_jax.nn.places import Replace, Visit, visit
 from transformer_jax.typing import Array, Batch, Params
 
@@ -61,7 +62,8 @@ def places(
     def traced(batch: Batch) -> None:
         params = _module(model, head).init(jax.random.key(0), batch)["params"]
         with visit(Visit(None)) as visited:
-            _module(model, head).apply({"params": params}, batch)
+            # Collecting, norms over the batch need no running averages, which new parameters do not have.
+            _module(model, head).apply({"params": params}, batch, mutable=[COLLECTED])
         found.update((name, value.shape) for name, value in visited.found.items())
 
     jax.eval_shape(traced, ARCHITECTURES[model.architecture].example_batch(model) if batch is None else batch)
