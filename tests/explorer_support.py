@@ -28,7 +28,8 @@ def language_model(seed=0, size=290, **fields):
         **{"num_decoder_layers": 2, "max_length": 64, "norm_position": "pre"},
     }
     model = ModelConfig(**usual | fields)
-    config = ExperimentConfig(model=model, task=TaskConfig(name="language_model")).resolved()
+    data = DataConfig(max_length=model.max_length)
+    config = ExperimentConfig(model=model, data=data, task=TaskConfig(name="language_model")).resolved()
     return LanguageModel(config, random_params(config.model, seed), tokenizer)
 
 

@@ -142,6 +142,29 @@ def test_patch_from_a_second_text(opened):
     again.wait_for_selector("[data-patch='0.2'][aria-pressed=true]")
 
 
+def test_a_generation_grows_as_a_tree(opened):
+    page = opened(width=390)
+    typed(page)
+    page.fill("[data-of='beams']", "3")
+    page.fill("[data-of='tokens']", "5")
+    page.get_by_role("button", name="Generate").click()
+    page.wait_for_selector(".tree .node")
+    idle(page)
+    assert page.locator(".tree .node").count() == 15
+    assert page.locator(".tree .branch").count() == 12
+    assert page.locator(".tree .branch.best").count() == 4
+    page.locator(".node.here").focus()
+    for key in ("ArrowLeft", "ArrowLeft", "ArrowUp", "ArrowUp"):
+        page.keyboard.press(key)
+    assert page.evaluate("document.activeElement.dataset.node") == "2.0"
+    page.keyboard.press("ArrowDown")
+    text = page.locator("[data-node='2.1'] title").text_content().split("\n")[0]
+    assert page.locator(".said").text_content().startswith(f"“{text}”")
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    again = opened(hash_=f"#{page.url.partition('#')[2]}")
+    again.wait_for_selector("[data-node='2.1'].here")
+
+
 @pytest.mark.parametrize("width", [390, 1400])
 def test_the_page_is_no_wider_than_the_screen(opened, width):
     page = opened(models=2, width=width)

@@ -56,6 +56,13 @@ def test_patching_is_of_language_models(client):
     assert len(found[1]["shares"]) == 3
 
 
+def test_generation_step_by_step(client):
+    status, found = client.json("/api/generate", {"text": TEXT, "width": 2, "steps": 3})
+    assert (status, len(found["steps"])) == (200, 3)
+    status, found = client.json("/api/generate", {"text": TEXT, "width": 99})
+    assert (status, found["error"]) == (400, "generation with 99 beams: expected 1 to 8")
+
+
 @pytest.mark.parametrize(
     "headers",
     [{"Host": "elsewhere.example"}, {"Host": "127.0.0.1"}, {"Origin": "http://elsewhere.example"}, {"Origin": "null"}],

@@ -103,7 +103,7 @@ def test_a_target_that_fills_a_table_of_positions():
     assert len(look["tokens"]["decoder"]) == 6
 
 
-def test_the_page_shows_source_target_and_every_attention(browser, model):
+def test_the_page_shows_source_target_and_every_attention(browser, model, shown):
     errors = []
     with served(model) as client:
         page = browser.new_page()
@@ -114,7 +114,9 @@ def test_the_page_shows_source_target_and_every_attention(browser, model):
         page.wait_for_selector("[data-source='1']")
         page.locator("#status:empty").wait_for(state="attached")
         page.fill("#target", TARGET)
-        page.wait_for_selector("[data-place='3']")
+        count = len(shown.look(TEXT, target=TARGET)["tokens"]["decoder"])
+        page.locator(f"[data-place='{count}']").wait_for(state="detached")
+        page.wait_for_selector(f"[data-place='{count - 1}']")
         page.locator("#status:empty").wait_for(state="attached")
         for name in PARTS:
             page.select_option("#attention", name)

@@ -22,7 +22,7 @@ from transformer_jax.decoding.hypotheses import Generated, Hypotheses, Reorder, 
 from transformer_jax.decoding.settings import Ends, Settings, Values, split_settings
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder, slots_of_prompts
-from transformer_jax.typing import Array, Batch, Params
+from transformer_jax.typing import Array, ArrayLike, Batch, Params
 
 FIRST_CAPACITY = 64
 """Positions of the first stage."""
@@ -105,7 +105,24 @@ class BatchSearch(NamedTuple):
     def outputs(self) -> Generated:
         """Decode to the end."""
         ((_, state),) = collections.deque(self.stages(), maxlen=1)  # do not keep states of earlier stages
+        return self.outputs_of(state)
+
+    def outputs_of(self, state: State) -> Generated:
+        """Return the outputs that a state of this search has found so far."""
         return _outputs(self.settings, self.values, self.inputs, state)
+
+    def steps(self) -> Iterator[State]:
+        """Decode one token at a time; yield the state before the first token, and the state after each.
+
+        The states are those of `stages`, but the cache has room for all tokens from the beginning. So there is one
+        program for any number of tokens up to `limit`.
+        """
+        capacity = slots_of_prompts(self.inputs.batch, self.inputs.prompts.shape[1]) + self.limit
+        state = _begin(self.decoders, self.settings, self.limit, capacity, self.params, self.values, self.inputs)
+        yield state
+        while not bool(state.done.all()):
+            state = _one_step(self.decoders, self.settings, self.params, self.values, self.inputs, state)
+            yield state
 
     def stages(self) -> Iterator[tuple[int, State]]:
         """Decode stage by stage until all outputs are done; yield each stage's capacity and its final state."""
@@ -260,6 +277,31 @@ def _stage(
     state: State,
 ) -> State:
     """Decode until all outputs are done, or they have `until` tokens."""
+    return _decoded(decoders, settings, until, params, values, inputs, state)
+
+
+@functools.partial(jax.jit, static_argnames=("decoders", "settings"))
+def _one_step(
+    decoders: Decoders,
+    settings: Settings,
+    params: tuple[Params, ...],
+    values: Values,
+    inputs: Inputs,
+    state: State,
+) -> State:
+    """Decode one token of every output that is not done."""
+    return _decoded(decoders, settings, state.hypotheses.length + 1, params, values, inputs, state)
+
+
+def _decoded(
+    decoders: Decoders,
+    settings: Settings,
+    until: ArrayLike,
+    params: tuple[Params, ...],
+    values: Values,
+    inputs: Inputs,
+    state: State,
+) -> State:
     step = ensemble_step(decoders, params)
     if isinstance(state, beam_search.Beam):
         assert settings.rules is not None

@@ -38,14 +38,12 @@ CLIENT_HAS_GONE = 499
 """Status of an answer that nobody reads."""
 HTTP_PORT = 80
 """The port that browsers leave out of a host name."""
+PAGE_MODULES = ("app", "state", "drawing", "patching", "generation", "panels", "export")
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 FILES = {
     "": ("index.html", "text/html"),
     "app.css": ("app.css", "text/css"),
-    **{
-        f"{name}.js": (f"{name}.js", "text/javascript")
-        for name in ("app", "state", "drawing", "patching", "panels", "export")
-    },
+    **{f"{name}.js": (f"{name}.js", "text/javascript") for name in PAGE_MODULES},
 }
 """Files of the page by their path, with their types."""
 HEADERS = {
@@ -129,6 +127,11 @@ def application(models: Sequence[Explored], port: int, token: str = "") -> Starl
         fields = Fields(asked)
         return _language_model(models, fields).patch(fields.text("text"), fields.text("other"), cancelled)
 
+    def generate(asked: Any, cancelled: Callable[[], bool]) -> dict[str, Any]:
+        fields = Fields(asked)
+        width, steps = fields.get("width", int, 4), fields.get("steps", int, 12)
+        return _model(models, fields).generate(fields.text("text"), width, steps, cancelled)
+
     async def about(request: Request) -> Response:
         check(request)
         return JSONResponse({"models": [model.about() for model in models]}, headers=HEADERS)
@@ -142,7 +145,8 @@ def application(models: Sequence[Explored], port: int, token: str = "") -> Starl
 
     routes = [Route(f"/{path}", file(*of_file)) for path, of_file in FILES.items()]
     routes.append(Route("/api/about", about))
-    for name, function in {"look": look, "effects": effects, "induction": induction, "patch": patch}.items():
+    answers = {"look": look, "effects": effects, "induction": induction, "patch": patch, "generate": generate}
+    for name, function in answers.items():
         routes.append(Route(f"/api/{name}", answer(function), methods=["POST"]))
     handlers: Mapping[Any, Any] = {HTTPException: refused, Exception: broken}
     return Starlette(routes=routes, exception_handlers=handlers)

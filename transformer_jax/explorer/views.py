@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.explorer.generation import MAX_STEPS, MAX_WIDTH, followed
 from transformer_jax.explorer.passes import (
     NUM_OF_LENS,
     Asked,
@@ -132,6 +133,26 @@ class Explored(abc.ABC):
             for name, layers in self.names.attentions.items()
         }
 
+    def generate(
+        self, text: str, width: int, steps: int, cancelled: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any]:
+        """Return a beam search token by token, as `generation.followed`: the model's outputs of at most `steps` tokens.
+
+        Args:
+          text: a source, or the beginning of a text. width: hypotheses that are continued, 1 to `MAX_WIDTH`.
+          steps: 1 to `MAX_STEPS`. cancelled: asked before every step.
+        Raises: DataError for a number out of range, an empty source, and a text that is too long; CancelledError.
+        """
+        for name, value, most in (("beams", width, MAX_WIDTH), ("tokens", steps, MAX_STEPS)):
+            if not 1 <= value <= most:
+                raise DataError(f"generation with {value} {name}: expected 1 to {most}")
+        self._check_generates(text, steps)
+        return {"text": text, **followed(self.generator, text, width, steps, cancelled)}
+
+    @abc.abstractmethod
+    def _check_generates(self, text: str, steps: int) -> None:
+        """Raise DataError for a text that cannot be continued, or translated."""
+
     @property
     def _last(self) -> str:
         """The stack whose tokens are predicted."""
@@ -224,6 +245,13 @@ class ExploredLanguageModel(Explored):
             raise DataError("a language model reads one text")
         ids = self.generator.encode([text])[0]
         return Row({"decoder": self._checked("the text", [self.generator.config.model.decoder_start_id, *ids])})
+
+    def _check_generates(self, text: str, steps: int) -> None:
+        model, count = self.generator.config.model, len(self.row(text).ids["decoder"]) - 1
+        if model.position_encoding == "learned" and count + steps > model.max_length:
+            raise DataError(
+                f"the text has {count} tokens, and {steps} more exceed the {model.max_length} positions of the model"
+            )
 
     def patch(self, text: str, other: str, cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Return what one value of the run on another text changes in the run on a text (activation patching).
@@ -324,6 +352,13 @@ class ExploredTranslator(Explored):
         if len(read) == self._most_tokens + 1:
             read.pop()  # the last token is predicted, and needs no place
         return Row({"encoder": self._checked("the text", source), "decoder": self._checked("the target", read)}, target)
+
+    def _check_generates(self, text: str, steps: int) -> None:
+        if not text.strip():
+            raise DataError("the text is empty; generation needs a source")
+        generator = self.generator
+        assert isinstance(generator, SourceGenerator)
+        self._checked("the text", generator.encode_sources([text])[0])
 
     @functools.cached_property
     def _outputs(self) -> Callable[[str], tuple[list[int], str]]:

@@ -32,7 +32,7 @@ function say(text, isError = false) {
 async function look() {
   if (saved) return draw();
   asking?.abort();
-  const mine = (asking = new AbortController()), { text, target, other, ablated, by } = state;
+  const mine = (asking = new AbortController()), { text, target, ablated, by } = state;
   say("computing");
   try {
     const found = [];
@@ -42,10 +42,10 @@ async function look() {
       const asked = { model: number, text, ...(about.kind === "translation" ? { target } : {}) };
       const look = await ask("api/look", { ...asked, ablated: own, by_mean: by === "mean" }, mine.signal);
       const base = own.length ? await ask("api/look", asked, mine.signal) : null;
-      found.push({ about, look, base, patch: null });
+      found.push({ about, look, base, patch: null, generation: null });
     }
     await measure(found, mine.signal);
-    if (other) await patch(found, other, mine.signal);
+    await more(found, mine.signal);
     models = found; // at once, so that what is drawn fits together
     say("");
     draw();
@@ -65,15 +65,22 @@ async function measure(found, signal) {
   }
 }
 
-// A second text that does not fit says why in the panel, and all else is shown.
-async function patch(found, other, signal) {
+// What was asked for beside the look; if it has no answer, its panel says why, and all else is shown.
+async function more(found, signal) {
+  const [width, steps] = state.generate.split(".").map(Number);
   for (const [number, model] of found.entries()) {
-    if (model.about.kind !== "language") continue;
-    try {
-      model.patch = await ask("api/patch", { model: number, text: state.text, other }, signal);
-    } catch (error) {
-      if (error.name === "AbortError" || error instanceof TypeError) throw error;
-      model.patch = { error: error.message };
+    const asked = { model: number, text: state.text };
+    const questions = {
+      ...(state.other && model.about.kind === "language" ? { patch: { ...asked, other: state.other } } : {}),
+      ...(state.generate ? { generation: { ...asked, width, steps } } : {}),
+    };
+    for (const [name, question] of Object.entries(questions)) {
+      try {
+        model[name] = await ask(name === "patch" ? "api/patch" : "api/generate", question, signal);
+      } catch (error) {
+        if (error.name === "AbortError" || error instanceof TypeError) throw error;
+        model[name] = { error: error.message };
+      }
     }
   }
 }
@@ -82,7 +89,7 @@ function set(changes) {
   const before = state;
   state = { ...state, ...changes };
   if (!saved) history.replaceState(null, "", toAddress(state));
-  const asks = ["text", "target", "other", "by", "measure"].some((name) => before[name] !== state[name]) || before.ablated !== state.ablated;
+  const asks = ["text", "target", "other", "generate", "by", "measure"].some((name) => before[name] !== state[name]) || before.ablated !== state.ablated;
   if (asks) look(); else draw();
 }
 
@@ -90,9 +97,9 @@ function set(changes) {
 function focuser() {
   const sections = () => [...document.querySelectorAll(".model")];
   const number = sections().indexOf(document.activeElement?.closest(".model"));
-  const { place, source, head, patch } = document.activeElement?.dataset ?? {};
-  const wanted = () => (patch !== undefined ? `[data-patch="${patch}"]` : place !== undefined ? `[data-place="${state.place}"]` : source !== undefined ? `[data-source="${state.source}"]` : `[data-head="${state.layer}.${state.head}"]`);
-  if (number < 0 || [place, source, head, patch].every((part) => part === undefined)) return () => {};
+  const { place, source, head, patch, node } = document.activeElement?.dataset ?? {};
+  const wanted = () => (node !== undefined ? ".node.here" : patch !== undefined ? `[data-patch="${patch}"]` : place !== undefined ? `[data-place="${state.place}"]` : source !== undefined ? `[data-source="${state.source}"]` : `[data-head="${state.layer}.${state.head}"]`);
+  if (number < 0 || [place, source, head, patch, node].every((part) => part === undefined)) return () => {};
   return () => sections()[number]?.querySelector(wanted())?.focus();
 }
 
@@ -101,6 +108,8 @@ const act = {
   at: (stack, place) => (models[0].look.predicted === stack ? act.place(place) : place !== state.source && set({ source: place })),
   head: (layer, head) => set({ layer, head }),
   patched: (cell) => set({ patched: cell }),
+  generate: (asked) => (saved ? say("a saved page cannot compute; start the explorer", true) : set({ generate: asked, node: "" })),
+  node: (node) => set({ node }),
   toggle: (of, layer, head) => (saved ? say("a saved page cannot compute; start the explorer", true) : set({ ...toggled(state, of, layer, head), layer, head })),
 };
 

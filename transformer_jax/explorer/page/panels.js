@@ -1,6 +1,7 @@
 // The parts of the page for one model: tokens, predictions, heads, attention, logit lens.
 
 import { drawn, element, lines, matrix, percent } from "./drawing.js";
+import { generation } from "./generation.js";
 import { patching } from "./patching.js";
 import { chosenAttention, isOut } from "./state.js";
 
@@ -17,7 +18,8 @@ export function modelPanels(model, state, act) {
     heads(look, about, state, act),
     attention(look, about, state, act),
     lens(look, state, act),
-    patching(model.patch, state, act));
+    patching(model.patch, state, act),
+    generation(model.generation ?? null, state, act));
 }
 
 function move(event, keys, index, count, go) {

@@ -1,7 +1,7 @@
 // What is shown, as it stands in the address behind "#".
 
 export const DEFAULTS = {
-  text: "", target: "", other: "", patched: "", attention: "", layer: 0, head: 0, place: 0, source: 0, ablated: [], measure: "entropy", order: "layer",
+  text: "", target: "", other: "", patched: "", generate: "", node: "", attention: "", layer: 0, head: 0, place: 0, source: 0, ablated: [], measure: "entropy", order: "layer",
   form: "lines", by: "zero",
 };
 const NUMBERS = ["layer", "head", "place", "source"];

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.data.batching import length_batches
 from transformer_jax.data.tokenizers import Tokenizer, sizes_text
-from transformer_jax.decoding.generate import Request, generate
+from transformer_jax.decoding.generate import BatchSearch, Request, generate, prepare
 from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.host.files import is_finite
@@ -153,7 +153,7 @@ class TextGenerator(abc.ABC):
             reading.lengths[wanted],
             max(self.config.evaluation.tokens_per_batch // self.config.decode.num_hypotheses, 1),
             self.config.data.row_multiple,
-            min((c for c in map(position_table_rows, self._models) if c is not None), default=None),
+            self._position_rows,
         ):
             chosen = wanted[batch.indices[batch.indices >= 0]]
             numbers = np.zeros(len(batch.indices), np.int32)
@@ -168,6 +168,21 @@ class TextGenerator(abc.ABC):
                 else:
                     problems[index] = NOT_FINITE
         return [LineOutputs(first_number + i, outputs[i], problems.get(i)) for i in range(len(lines))]
+
+    def search(self, line: Line) -> BatchSearch:
+        """Return the search for the outputs of one line, with the settings of `generate_chunk`; it can be followed.
+
+        Raises: DataError for a line with a problem, or without an output.
+        """
+        reading = self._read([line])
+        if problem := line.problem or reading.problems.get(0):
+            raise DataError(problem)
+        if not self._has_output(line):
+            raise DataError("an empty text has no output")
+        (batch,) = length_batches(reading.lengths, 1, 1, self._position_rows)
+        request = self._request(reading, np.zeros(1, np.int64), 1, batch.width)
+        ends = ends_of(self.tokenizer, self.config.model.vocab_size)
+        return prepare(self._decoders, self._decoding_params, self.config.decode, ends, request)
 
     @abc.abstractmethod
     def _read(self, lines: Sequence[Line]) -> Reading:
@@ -189,6 +204,11 @@ class TextGenerator(abc.ABC):
     @property
     def _models(self) -> tuple[ModelConfig, ...]:
         return tuple(member.model for member in self.members)
+
+    @property
+    def _position_rows(self) -> int | None:
+        """The rows of the smallest table of positions; None if no model has one."""
+        return min((c for c in map(position_table_rows, self._models) if c is not None), default=None)
 
     @functools.cached_property
     def _decoding_params(self) -> tuple[Params, ...]:
