@@ -2,7 +2,7 @@
 
 import { element, percent, shape } from "./drawing.js";
 
-const STEP = 118, LINE = 30, NODE = 96;
+const STEP = 142, LINE = 30, NODE = 120;
 const short = (token) => (token.length > 9 ? `${token.slice(0, 8)}…` : token);
 
 // found: the answer of api/generate, {error}, or null if nothing was asked for.
