@@ -14,8 +14,9 @@ def clients():
         served(language_model()) as one,
         served(language_model(), language_model(seed=1)) as two,
         served(language_model(), token="secret") as closed,
+        served(language_model(), language_model(size=280)) as different,
     ):
-        yield {1: one, 2: two, "with a token": closed}
+        yield {1: one, 2: two, "with a token": closed, "two tokenizers": different}
 
 
 @pytest.fixture
@@ -148,13 +149,13 @@ def test_a_generation_grows_as_a_tree(opened):
     page.fill("[data-of='beams']", "3")
     page.fill("[data-of='tokens']", "5")
     page.get_by_role("button", name="Generate").click()
-    page.wait_for_selector(".tree .node")
+    page.wait_for_selector(".tree .node", timeout=120_000)  # it compiles two programs
     idle(page)
     assert page.locator(".tree .node").count() == 15
     assert page.locator(".tree .branch").count() == 12
     assert page.locator(".tree .branch.best").count() == 4
     page.locator(".node.here").focus()
-    for key in ("ArrowLeft", "ArrowLeft", "ArrowUp", "ArrowUp"):
+    for key in ("ArrowLeft", "ArrowLeft", "ArrowUp", "ArrowUp", "ArrowLeft", "ArrowRight", "ArrowUp", "ArrowUp"):
         page.keyboard.press(key)
     assert page.evaluate("document.activeElement.dataset.node") == "2.0"
     page.keyboard.press("ArrowDown")
@@ -163,6 +164,13 @@ def test_a_generation_grows_as_a_tree(opened):
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     again = opened(hash_=f"#{page.url.partition('#')[2]}")
     again.wait_for_selector("[data-node='2.1'].here")
+
+
+def test_models_with_different_tokenizers_stand_side_by_side(opened):
+    page = opened(models="two tokenizers")
+    typed(page)
+    assert page.locator(".model").count() == 2
+    assert "different tokenizers, so their tokens cannot be compared" in page.locator(".compared").text_content()
 
 
 @pytest.mark.parametrize("width", [390, 1400])

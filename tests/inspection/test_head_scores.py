@@ -143,7 +143,7 @@ def test_a_trained_model_repeats_by_the_heads_with_high_induction_scores():
 
     def loss(params, ids, is_repeated):
         inputs = jnp.pad(ids, ((0, 0), (1, 0)), constant_values=config.decoder_start_id)[:, :-1]
-        logits, _ = module.apply({"params": params}, {"decoder_inputs": inputs})
+        logits = module.apply({"params": params}, {"decoder_inputs": inputs})
         of_tokens = optax.softmax_cross_entropy_with_integer_labels(logits, ids)
         return (of_tokens * is_repeated).sum() / is_repeated.sum()
 

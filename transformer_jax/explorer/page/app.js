@@ -45,10 +45,12 @@ async function look() {
       found.push({ about, look, base, patch: null, generation: null });
     }
     await measure(found, mine.signal);
-    await more(found, mine.signal);
+    const missing = unanswered(found, models);
     models = found; // at once, so that what is drawn fits together
-    say("");
     draw();
+    for (const question of missing) await answer(question, mine.signal);
+    if (missing.length) draw();
+    say("");
   } catch (error) {
     if (error.name !== "AbortError") say(error instanceof TypeError ? "the server does not answer; is it still running?" : error.message, true);
   }
@@ -65,24 +67,33 @@ async function measure(found, signal) {
   }
 }
 
-// What was asked for beside the look; if it has no answer, its panel says why, and all else is shown.
-async function more(found, signal) {
+// Questions beside the look that have no answer yet. They depend on the texts alone, so an answer to the same one stays.
+function unanswered(found, before) {
   const [width, steps] = state.generate.split(".").map(Number);
-  for (const [number, model] of found.entries()) {
+  return found.flatMap((model, number) => {
     const asked = { model: number, text: state.text };
     const questions = {
       ...(state.other && model.about.kind === "language" ? { patch: { ...asked, other: state.other } } : {}),
       ...(state.generate ? { generation: { ...asked, width, steps } } : {}),
     };
-    for (const [name, question] of Object.entries(questions)) {
-      try {
-        model[name] = await ask(name === "patch" ? "api/patch" : "api/generate", question, signal);
-      } catch (error) {
-        if (error.name === "AbortError" || error instanceof TypeError) throw error;
-        model[name] = { error: error.message };
-      }
-    }
+    return Object.entries(questions).flatMap(([name, question]) => {
+      const known = before[number][name];
+      if (known?.asked !== JSON.stringify(question)) return [{ model, name, question }];
+      model[name] = known;
+      return [];
+    });
+  });
+}
+
+// A question that has no answer says why in its panel, and all else is shown.
+async function answer({ model, name, question }, signal) {
+  try {
+    model[name] = await ask(name === "patch" ? "api/patch" : "api/generate", question, signal);
+  } catch (error) {
+    if (error.name === "AbortError" || error instanceof TypeError) throw error;
+    model[name] = { error: error.message };
   }
+  model[name].asked = JSON.stringify(question);
 }
 
 function set(changes) {
@@ -118,6 +129,10 @@ function draw() {
   const focus = focuser();
   byId("main").className = models.length > 1 ? "two" : "";
   byId("main").replaceChildren(...compared(), ...models.map((model) => modelPanels(model, state, act)));
+  for (const tree of document.querySelectorAll(".tree")) {
+    const node = tree.querySelector(".node.here rect");
+    tree.scrollLeft = Number(node.getAttribute("x")) + Number(node.getAttribute("width")) + 16 - tree.clientWidth;
+  }
   focus();
   for (const [id, name] of CHOICES) byId(id).value = state[name];
   byId("attention").value = chosenAttention(models[0].about, state)?.name ?? "";
@@ -128,10 +143,10 @@ function compared() {
   if (models.length < 2) return [];
   const [one, other] = models;
   if (one.about.kind !== other.about.kind) return [element("p", { class: "compared" }, "The two models are of different kinds, so their numbers cannot be compared.")];
-  if (one.look.target !== other.look.target) return [element("p", { class: "compared" }, "The two outputs differ. Type a target, so that both models read the same.")];
   if (one.about.tokenizer !== other.about.tokenizer) {
     return [element("p", { class: "compared" }, "The two models have different tokenizers, so their tokens cannot be compared one by one.")];
   }
+  if (one.look.target !== other.look.target) return [element("p", { class: "compared" }, "The two outputs differ. Type a target, so that both models read the same.")];
   const change = one.look.losses.map((loss, index) => other.look.losses[index] - loss);
   const total = change.reduce((a, b) => a + b, 0);
   const strongest = change.map((value, index) => [Math.abs(value), index]).sort((a, b) => b[0] - a[0]).slice(0, 3);

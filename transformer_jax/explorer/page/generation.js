@@ -28,7 +28,7 @@ function grown(found, state, act) {
   if (!found.steps.length) return [element("p", { class: "hint" }, "The model writes nothing.")];
   const { steps, best } = found, most = Math.max(...steps.map((step) => step.length));
   const [column, row] = chosen(found, state), width = steps.length * STEP + 8, height = most * LINE + 8;
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "hypotheses; arrow keys move" });
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "hypotheses; right and left arrow keys go to a child and to the parent, up and down to others of the same length" });
   const at = (step, number) => [4 + step * STEP, 4 + number * LINE];
   steps.forEach((step, index) => step.forEach((node, place) => {
     if (node.parent === null) return;
@@ -49,17 +49,20 @@ function grown(found, state, act) {
     shape("text", { class: "share", x: x + NODE - 4, y: y + 17, "text-anchor": "end" }, `${Math.round(100 * Math.exp(node.log_prob))} %`));
     group.addEventListener("click", () => go(index, place));
     group.addEventListener("keydown", (event) => {
-      const moves = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1], Enter: [0, 0], " ": [0, 0] };
+      const child = (steps[index + 1] ?? []).findIndex(({ parent }) => parent === place);
+      const moves = {
+        ArrowRight: child < 0 ? [index, place] : [index + 1, child], ArrowLeft: index ? [index - 1, node.parent] : [index, place],
+        ArrowDown: [index, place + 1], ArrowUp: [index, Math.max(0, place - 1)], Enter: [index, place], " ": [index, place],
+      };
       if (!(event.key in moves)) return;
       event.preventDefault();
-      const [right, down] = moves[event.key];
-      go(Math.min(steps.length - 1, Math.max(0, index + right)), Math.max(0, place + down));
+      go(...moves[event.key]);
     });
     svg.append(group);
   }));
   const node = steps[column][row];
   return [
-    element("p", { class: "hint" }, `Output: “${best.text}”${best.finished ? "" : ", cut"}. Score: log P of the tokens, ${found.penalty === "none" ? "summed" : `with the length penalty “${found.penalty}”`}.`),
+    element("p", { class: "hint" }, `Output: “${best.text}”${best.finished ? "" : ", cut"}. Score: log P of the tokens, ${found.penalty === "none" ? "summed" : `with the length penalty “${found.penalty}”`}. All heads take part, also those that are left out above.`),
     element("div", { class: "scroll tree" }, svg),
     element("p", { class: "said" }, `“${node.text}”: log P ${node.log_prob.toFixed(3)} of the last token, score ${node.score.toFixed(3)}${node.finished ? ", ended" : ""}.`),
   ];
