@@ -183,3 +183,4 @@ def test_norms_over_the_batch_have_the_places_of_other_norms():
     """Parameters that were only initialised have no running averages, and the places need none."""
     found, expected = (places(tiny(architecture="decoder_only", norm=norm)) for norm in ("batchnorm", "layernorm"))
     assert found == expected
+    assert "decoder/0/self_attention/weights" in found

@@ -2,6 +2,7 @@
 
 import functools
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import assert_close, make_batch, random_params, tiny
@@ -79,11 +80,14 @@ def test_intervals_are_wilsons():
 
 
 @pytest.mark.slow
-def test_states_of_texts_are_means_and_last_tokens_of_the_streams():
-    config = tiny(architecture="encoder_only")
-    batch = {"inputs": make_batch(rows=2)["inputs"], "inputs_mask": np.arange(7) < np.array([[7], [4]])}
+@pytest.mark.parametrize(
+    ("stack", "ids", "mask"), [("encoder", "inputs", "inputs_mask"), ("decoder", "decoder_inputs", "targets_mask")]
+)
+def test_states_of_texts_are_means_and_last_tokens_of_the_streams(stack, ids, mask):
+    config = tiny(architecture=f"{stack}_only")
+    batch = {ids: make_batch(rows=2)["inputs"], mask: jnp.asarray(np.arange(7) < np.array([[7], [4]]))}
     params = random_params(config)
-    names = ["encoder/embedding", "encoder/0/feed_forward/stream", "encoder/1/feed_forward/stream"]
+    names = [f"{stack}/embedding", f"{stack}/0/feed_forward/stream", f"{stack}/1/feed_forward/stream"]
     read = run_with(config, params, batch, names).places
     means, lasts = text_states(config, params, batch), text_states(config, params, batch, "last")
     assert [*means] == [*lasts] == names

@@ -1,4 +1,4 @@
-"""What the page shows of a text: its tokens, their losses, attention, and what the model and each layer predict.
+"""What the page shows of a text: its tokens with their losses, attention, and the predictions of every layer.
 
 Everything is computed from named places (inspection/places.py), by the passes of passes.py.
 """
@@ -19,7 +19,6 @@ import numpy as np
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.explorer.generation import MAX_STEPS, MAX_WIDTH, followed
 from transformer_jax.explorer.passes import (
-    NUM_OF_LENS,
     Asked,
     Head,
     Names,
@@ -27,11 +26,11 @@ from transformer_jax.explorer.passes import (
     check_finite,
     names_of,
     next_log_probs,
-    patched,
     seen,
-    streams_of,
 )
+from transformer_jax.explorer.patching import Side, patch_shares
 from transformer_jax.inspection.attention import mean_entropy
+from transformer_jax.inspection.head_scores import induction_score
 from transformer_jax.tasks.trained.language_model import LanguageModel
 from transformer_jax.tasks.trained.lines import Line
 from transformer_jax.tasks.trained.row_translator import RowTranslator
@@ -266,56 +265,13 @@ class ExploredLanguageModel(Explored):
         Raises: DataError for texts of different lengths, or whose runs have the same number; CancelledError.
         """
         rows = [self.row(text), self.row(other)]
-        ids, other_ids = (row.ids["decoder"] for row in rows)
-        if len(ids) != len(other_ids):
-            raise DataError(
-                f"the texts have {len(ids) - 1} and {len(other_ids) - 1} tokens; patching needs equal numbers"
-            )
         batch, other_batch = (self._asked(row, self._keep()).batch for row in rows)
-        model, params, tokens = self.generator.config.model, self.generator.params, self.generator.tokenizer.tokens
-        streams = streams_of(model, self.names, params, other_batch)
-        shape = len(self.names.streams), batch["decoder_inputs"].shape[1]
-
-        def log_probs(put_in: np.ndarray) -> np.ndarray:
-            if cancelled():
-                raise CancelledError
-            found = jax.device_get(patched(model, self.names, params, batch, streams, put_in, len(ids) - 1))
-            check_finite(found)
-            return found.astype(np.float64)
-
-        before, after = log_probs(np.zeros(shape, bool)), log_probs(np.ones(shape, bool))
-        best, best_before = int(after.argmax()), int(before.argmax())
-
-        def number(found: np.ndarray) -> float:
-            return float(found[best] - (found[best_before] if best != best_before else 0.0))
-
-        difference = number(after) - number(before)
-        if not difference:
-            raise DataError("the two texts have the same prediction, so no value makes a difference")
-        shares, likely = [], []
-        for stream in range(shape[0]):
-            shares.append([])
-            likely.append([])
-            for place in range(len(ids)):
-                put_in = np.zeros(shape, bool)
-                put_in[stream, place] = True
-                found = log_probs(put_in)
-                most = np.argsort(-found)[:NUM_OF_LENS]
-                shares[-1].append(round((number(found) - number(before)) / difference, 5))
-                likely[-1].append(
-                    [[t, round(float(np.exp(found[i])), 5)] for t, i in zip(tokens(most.tolist()), most, strict=True)]
-                )
-        (of, against) = tokens([best, best_before])
-        return {
-            **{"shares": shares, "likely": likely, "of": of, "against": against if best != best_before else None},
-            **{"value": round(number(before), 5), "other_value": round(number(after), 5)},
-            **{"tokens": tokens(ids), "other_tokens": tokens(other_ids)},
-        }
+        ids, other_ids = (row.ids["decoder"] for row in rows)
+        return patch_shares(self.generator, self.names, Side(ids, batch), Side(other_ids, other_batch), cancelled)
 
     @functools.cached_property
     def induction(self) -> dict[str, list[list[float]]]:
-        """The induction scores of all heads: the mean weight, from a token that has occurred before, on the token after
-        that first occurrence (Olsson et al. 2022), over different random tokens that are repeated once.
+        """The induction scores of all heads (inspection/head_scores.py), on different random tokens repeated once.
 
         Raises: DataError for a model that reads too few tokens, or has too few.
         """
@@ -326,11 +282,14 @@ class ExploredLanguageModel(Explored):
         if count < 2:
             raise DataError("the model has too few tokens or positions for an induction score")
         once = np.random.default_rng(0).choice(ordinary, count, replace=False).tolist()
-        row = Row({"decoder": [self.generator.config.model.decoder_start_id, *once, *once]})
-        queries = np.arange(count + 1, 2 * count + 1)
+        ids = [self.generator.config.model.decoder_start_id, *once, *once]
+        read, is_token, size = np.array([ids]), np.ones((1, len(ids)), bool), len(ids)
         return {
-            name: np.round(np.asarray(weights, np.float64)[:, :, queries, queries - count + 1].mean(-1), 5).tolist()
-            for name, weights in self._seen(row, self._keep()).weights.items()
+            name: [
+                np.round(induction_score(np.asarray(of_layer)[None, :, :size, :size], read, is_token), 5).tolist()
+                for of_layer in weights
+            ]
+            for name, weights in self._seen(Row({"decoder": ids}), self._keep()).weights.items()
         }
 
 

@@ -6,7 +6,6 @@ Nothing is smoothed, averaged or renormalised.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -187,11 +186,9 @@ def capture(config: ModelConfig, params: Params, batch: Mapping[str, Any]) -> Ca
     The weights are by name of `KINDS`.
 
     Args:
-      config: resolved; its `attention_implementation` is replaced by `reference`, because fused kernels do not return
-        the weights.
+      config: resolved.
       batch: the input of the architecture's module.
     """
-    config = dataclasses.replace(config, attention_implementation="reference")
     names = [name for name in places(config, batch) if name.endswith("attention/weights")]
     ran = run_with(config, params, batch, names)
     found: dict[str, dict[int, np.ndarray]] = {}

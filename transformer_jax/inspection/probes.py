@@ -25,6 +25,7 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.label_baselines import logistic_regression
 from transformer_jax.inspection.places import run_with
 from transformer_jax.inspection.streams import stream_places
+from transformer_jax.models.architecture import counted_targets
 from transformer_jax.nn.heads import POOLINGS
 from transformer_jax.typing import Batch, Params
 
@@ -121,7 +122,8 @@ def text_states(
     """Return one vector of each text from every residual stream of the first stack, by place, in the order of layers.
 
     Args:
-      model, params, batch, head: as of `run_with`; tokens outside of the batch's `inputs_mask` do not count.
+      model, params, batch, head: as of `run_with`. Tokens outside of the batch's `inputs_mask` do not count; for a
+        decoder alone, nor those outside of `targets_mask`, or without `weights`.
       pooling: `mean` of the tokens, or `first`, `last` or `max`.
     Raises: ConfigError for another pooling, and for a model without a residual stream.
     """
@@ -129,7 +131,7 @@ def text_states(
         raise ConfigError(f"pooling={pooling}: expected one of {', '.join(POOLINGS)}")
     streams = stream_places(model, batch, head)[model.stacks[0]]
     read = run_with(model, params, batch, streams, None, head).places
-    mask = batch.get("inputs_mask")
+    mask = counted_targets(batch) if model.stacks[0] == "decoder" else batch.get("inputs_mask")
     is_token = jnp.ones(read[streams[0]].shape[:2], bool) if mask is None else jnp.asarray(mask)
     return {name: np.asarray(POOLINGS[pooling](read[name], is_token), np.float32) for name in streams}
 
@@ -160,10 +162,10 @@ def _numbered(values: Sequence[Hashable]) -> Int[np.ndarray, " N"]:
 
 
 def _held_out(numbers: Int[np.ndarray, " N"], share: float, rng: np.random.Generator) -> Bool[np.ndarray, " N"]:
-    """Return which examples are held out: those of a random share of the groups, of one at least."""
+    """Return which examples are held out: all of some random groups. At least one group is."""
     count = int(numbers.max(initial=-1)) + 1
     if count < 2:
-        raise DataError(f"{count} groups of examples; a probe needs two or more, of which some are held out")
+        raise DataError(f"{count} groups of examples; a probe needs at least two, since one is held out")
     chosen = rng.permutation(count)[: min(max(round(share * count), 1), count - 1)]
     return np.isin(numbers, chosen)
 
