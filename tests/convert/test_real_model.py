@@ -72,7 +72,7 @@ def states(ids, is_token):
     module = ARCHITECTURES["encoder_only"].module(ours.config, TASKS[ours.task.name].head(ours.task, ours.config))
     apply = jax.jit(functools.partial(module.apply, method="features"))
     batch = {"inputs": jnp.asarray(ids), "inputs_mask": jnp.asarray(is_token)}
-    return np.asarray(apply({"params": ours.params}, batch)[0])
+    return np.asarray(apply({"params": ours.params}, batch))
 
 
 def lines():
