@@ -186,9 +186,9 @@ def test_a_declared_width_is_a_band(results, found):
     (band,) = match.patches
     assert band.get_x() == -2.5
     assert band.get_width() == 5.0
-    assert match.get_xlabel().endswith("shaded: within the declared ± 2.500")
+    assert match.get_xlabel().endswith("shaded: within the declared ± 2.5")
     assert not loss.patches
-    assert "The declared width is ± 2.500." in alt
+    assert "The declared width is ± 2.5." in alt
 
 
 def test_a_metric_without_direction_is_a_panel_only_if_it_is_the_first(results, found):

@@ -18,7 +18,7 @@ from transformer_jax.sweeps.report.formatting import verdict_of
 from transformer_jax.sweeps.report.markdown import answered, document
 from transformer_jax.sweeps.report.order import order
 from transformer_jax.sweeps.report.page import page
-from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, notes
+from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, interval_note, notes
 from transformer_jax.sweeps.report.summary import contrast_records, summarise
 from transformer_jax.sweeps.results import RESULT, TRIALS
 from transformer_jax.sweeps.statistics import holm, seeds_to_find
@@ -88,6 +88,23 @@ def test_numbers_of_the_sentences_are_those_of_the_records(workdir):
         [results.at({"num_heads": heads, "norm": norm}).values(METRIC) for norm in ("pre", "post")] for heads in "124"
     ]
     assert [effect.corrected for effect in own] == holm([paired_difference(*pair).p_value for pair in values])
+
+
+def test_the_page_says_what_the_intervals_of_the_answer_are(workdir):
+    results, rows, compared = found(workdir)
+    said = "± is half of a 95 % interval, over 3 seeds."
+    assert interval_note(results, rows, compared) == said
+    assert f'</ul><p class="soft">{said}</p>' in page(results, rows, compared, [])
+    own = [effect for effect in compared if effect.metric == METRIC]
+    five = dataclasses.replace(own[1], difference=own[1].difference._replace(count=5))
+    assert interval_note(results, rows, [own[0], five]) == "± is half of a 95 % interval, over 3 to 5 seeds."
+    alone = [
+        dataclasses.replace(effect, difference=effect.difference._replace(half_width=math.nan, count=1))
+        for effect in own
+    ]
+    assert interval_note(results, rows, alone) == ""  # no number of the answer has ±
+    ranked = dataclasses.replace(results, study=dataclasses.replace(results.study, contrasts=()))
+    assert interval_note(ranked, rows, []) == said  # of the means of an order
 
 
 def test_the_value_that_is_ahead_comes_first(workdir):

@@ -15,7 +15,6 @@ from transformer_jax.sweeps.report.effects import Effect, Verdict
 from transformer_jax.sweeps.report.figure_style import GREY, Style
 from transformer_jax.sweeps.report.formatting import difference_of, verdict_of
 from transformer_jax.sweeps.report.labels import literal, metric_text
-from transformer_jax.sweeps.report.number_text import number_text
 
 MOST_ROWS, MOST_ROWS_IN_ALL = 40, 16
 """Most rows of the first metric; most rows with which further metrics are shown."""
@@ -116,7 +115,7 @@ def _panel(
     axes.set_yticks(places, [literal(row.text) for row, _ in rows])
     for label, (row, _) in zip(axes.get_yticklabels(), rows, strict=True):
         label.set_fontweight("bold" if row.effect is None else "normal")
-    band = f"shaded: within the declared ± {number_text(float(width))}" if math.isfinite(width) else ""
+    band = f"shaded: within the declared ± {width:g}" if math.isfinite(width) else ""
     axes.set_title(_title(metric, effects, results), loc="left", size=size, weight="bold")
     axes.set_xlabel(band)
     axes.margins(x=0.06)
@@ -250,7 +249,7 @@ def _described(metric: str, effects: Sequence[Effect], results: StudyResults) ->
         )
     yield f"{'; '.join(said)}."
     if math.isfinite(effects[0].width):
-        yield f"The declared width is ± {number_text(float(effects[0].width))}."
+        yield f"The declared width is ± {effects[0].width:g}."
 
 
 def _ink() -> str:

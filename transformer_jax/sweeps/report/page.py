@@ -32,7 +32,7 @@ from transformer_jax.sweeps.report.reproduction import (
     sweep_command,
     versions,
 )
-from transformer_jax.sweeps.report.sentences import NOT_SHOWN, asked, notes, subject
+from transformer_jax.sweeps.report.sentences import NOT_SHOWN, asked, interval_note, notes, subject
 from transformer_jax.sweeps.report.summary import Row
 from transformer_jax.sweeps.report.tuning import sentences
 from transformer_jax.sweeps.results_folder import FIGURES, MEASUREMENTS
@@ -76,7 +76,10 @@ def page(results: StudyResults, rows: list[Row], effects: list[Effect], figures:
 
 def _opening(results: StudyResults, rows: list[Row], effects: list[Effect], figures: Sequence[Drawn]) -> Html:
     """Return the answer and its figure, which are side by side where there is room."""
-    said = _section("Answer", *_answer(answer_parts(results, rows, effects)), *_changed(results))
+    said = _section("Answer", *_answer(answer_parts(results, rows, effects)))
+    if note := interval_note(results, rows, effects):
+        said.append(element("p", note, class_="soft"))
+    said += _changed(results)
     beside = [_figure(figure) for figure in figures if figure.opens_page]
     return element("div", element("div", *said), *beside, class_="opening")
 

@@ -40,6 +40,18 @@ def subject(results: StudyResults) -> str:
     )
 
 
+def interval_note(results: StudyResults, rows: Sequence[Row], effects: Sequence[Effect]) -> str:
+    """Return what the numbers after ± in the answer are; empty if no number has an interval."""
+    metric = next((metric.name for metric in results.study.metrics if metric.direction), "")
+    of_effects = [effect.difference for effect in effects if effect.metric == metric and not effect.is_exact]
+    of_means = [row.estimate for row in rows if row.metric == metric]
+    shown = of_effects if results.study.contrasts else of_means
+    counts = sorted({of.count for of in shown if math.isfinite(of.half_width)})
+    if not counts:
+        return ""
+    return f"± is half of a 95 % interval, over {' to '.join(map(str, dict.fromkeys([counts[0], counts[-1]])))} seeds."
+
+
 def asked(results: StudyResults) -> str:
     """Return a sentence if what the study asks was changed after the first trial; else nothing."""
     if results.asked is None or not results.asked.changes:
