@@ -96,5 +96,7 @@ def run(arguments: Arguments) -> int:
         print(table_of("change of the loss", columns, {n: [cell(x, "+") for x in of] for n, of in found.items()}))
     if values.output:
         padded = {name: np.pad(row, (0, most - len(row))) for name, row in means.items()}
-        write_figure(values.output, "ablation", padded, columns, True)
+        words = [[f"{x:+.2f}" for x in row] + [""] * (most - len(row)) for row in means.values()]
+        title = f"Change of the loss of {loss.mean:.2f} nats per token without each of the {values.of}"
+        write_figure(values.output, "ablation", padded, columns, True, title, words)
     return exit_codes.OK

@@ -78,5 +78,8 @@ def run(arguments: Arguments) -> int:
         columns = ["embedding", *(f"layer {layer}" for layer in range(len(tops) - 1))]
         print(table_of("after", columns, rows))
     if values.output:
-        write_figure(values.output, "lens", {n: np.exp(top.log_probs[:, 0]) for n, top in tops.items()}, tokens, False)
+        shares = {name: np.exp(top.log_probs[:, 0]) for name, top in tops.items()}
+        words = [model.tokenizer.tokens(top.ids[:, 0]) for top in tops.values()]
+        title = "Logit lens: the most probable next token after each layer; colour: its probability"
+        write_figure(values.output, "lens", shares, tokens, False, title, words)
     return exit_codes.OK

@@ -80,6 +80,7 @@ def run(arguments: Arguments) -> int:
         )
     ]
     names = model.tokenizer.tokens([token, against])
+    what = f"log p({names[0]})" + ("" if token == against else f" - log p({names[1]})")
     shares = effects.shares
     if values.of == "heads":
         shares = {f"{name}/{head}": row for name, of in shares.items() for head, row in enumerate(of.T)}
@@ -88,9 +89,10 @@ def run(arguments: Arguments) -> int:
         by_place = {name: row.tolist() for name, row in shares.items()}
         print(json_text({**about, "other": effects.other, "shares": by_place}, ascii=True))
     else:
-        what = f"log p({names[0]})" + ("" if token == against else f" - log p({names[1]})")
         print(f"{what}: {effects.value:.4f}; of --other: {effects.other:.4f}")
         print(table_of("share", tokens, {name: [f"{x:.2f}" for x in row] for name, row in shares.items()}))
     if values.output:
-        write_figure(values.output, "patching", shares, tokens, True)
+        words = [[f"{x:.2f}" for x in row] for row in shares.values()]
+        title = f"Share of the difference in {what} that one value of the other text makes"
+        write_figure(values.output, "patching", shares, tokens, True, title, words)
     return exit_codes.OK

@@ -118,9 +118,17 @@ def table_of(corner: str, columns: Sequence[str], rows: Mapping[str, Sequence[st
     return render_table(table)
 
 
-def write_figure(output: str, name: str, values: Mapping[str, Any], columns: Sequence[str], signed: bool) -> None:
-    """Write the heat map of rows by name to OUTPUT/NAME.png and print its path."""
+def write_figure(
+    output: str,
+    name: str,
+    values: Mapping[str, Any],
+    columns: Sequence[str],
+    signed: bool,
+    title: str = "",
+    words: Sequence[Sequence[str]] | None = None,
+) -> None:
+    """Write the heat map of rows by name to OUTPUT/NAME.png and print its path; words: in its cells."""
     from transformer_jax.inspection.effect_maps import effect_map
     from transformer_jax.inspection.pictures import output_folder, save
 
-    print(save(effect_map(values, columns, signed), output_folder(Path(output)) / f"{name}.png"))
+    print(save(effect_map(values, columns, signed, title, words), output_folder(Path(output)) / f"{name}.png"))
