@@ -84,6 +84,20 @@ def test_every_number_of_heads_and_both_pictures(opened):
     places = page.locator(".token").count()
     assert page.locator(".picture rect.cell").count() == places * (places + 1) // 2
     page.locator(".picture rect.cell").nth(5).hover()
+    beyond = """([picture]) => {
+      const { top, right } = picture.getBoundingClientRect();
+      return [...picture.querySelectorAll("text")].filter((text) => {
+        const box = text.getBoundingClientRect();
+        return box.right > right || box.top < top;
+      }).map((text) => text.textContent);
+    }"""
+    page.fill("#text", "is a text is a")
+    idle(page)
+    for text in ("is a text", "text of unknown characters: 0123456789"):
+        page.fill("#text", text)
+        page.locator(".token").last.wait_for()
+        idle(page)
+        assert page.locator(".picture svg").evaluate_all(beyond) == []
 
 
 def test_the_address_shows_the_same_again(opened):

@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 import pytest
 from explorer_support import TEXT, language_model, served
 
+from transformer_jax.cli.explore import _label
 from transformer_jax.cli.main import main
 from transformer_jax.explorer import server
 from transformer_jax.explorer.server import FILES, MAX_BODY
@@ -190,3 +191,11 @@ def test_a_port_that_there_is_not(tmp_path, capsys):
 def test_one_or_two_checkpoints(capsys):
     assert main(["explore"]) == 2
     assert "explore takes one or two --checkpoint=WORKDIR" in capsys.readouterr().err
+
+
+def test_a_model_is_called_like_its_work_directory_and_a_step_like_both():
+    assert _label("runs/one", ["runs/one", "runs/two"]) == "one"
+    assert _label("a/run", ["a/run", "b/run"]) == "a/run"
+    paths = ["runs/one", "runs/one/checkpoints/150"]
+    assert [_label(path, paths) for path in paths] == ["one", "one, step 150"]
+    assert _label("a/run/checkpoints/5", ["a/run/checkpoints/5", "b/run/checkpoints/5"]) == "a/run/checkpoints/5"

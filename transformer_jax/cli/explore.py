@@ -91,4 +91,12 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 def _label(path: str, paths: list[str]) -> str:
-    return Path(path).name if len({Path(other).name for other in paths}) == len(paths) else path
+    """Return the last part of a path, with the work directory of a step; the whole path if two have the same."""
+    names = [_short(Path(of)) for of in paths]
+    return _short(Path(path)) if len({*names}) == len(paths) else path
+
+
+def _short(path: Path) -> str:
+    from transformer_jax.checkpoints.workdir import CHECKPOINTS
+
+    return f"{path.parent.parent.name}, step {path.name}" if path.parent.name == CHECKPOINTS else path.name

@@ -36,6 +36,7 @@ export function drawn(look, name, row, head) {
 }
 
 const ROW = 22, COLUMN = 130, MOST = 26;
+const LETTER = 8, SIN_60 = Math.sqrt(3) / 2; // the width of most letters, in pixels
 const label = (token) => (token.length > 14 ? `${token.slice(0, 13)}…` : token);
 
 // Two columns of tokens; lines from the query at `place`, as strong as its weights.
@@ -61,7 +62,10 @@ export function lines({ queries, keys, weight, last }, place, onPlace) {
 
 export function matrix({ queries, keys, weight, last }, place, onPlace) {
   const T = queries.length, S = keys.length, cell = Math.max(8, Math.min(MOST, Math.floor(620 / Math.max(T, S))));
-  const wide = S * cell, high = T * cell, top = 110, left = 110, width = left + wide + 4, height = top + high + 4;
+  const named = cell >= 12, lengths = named ? keys.map((token) => label(token).length * LETTER) : [0];
+  const wide = S * cell, high = T * cell, top = 16 + SIN_60 * Math.max(...lengths), left = 110;
+  const beyond = Math.max(...lengths.map((length, key) => (key + 0.5) * cell + length / 2 + 8)); // the keys' slanted labels
+  const width = left + Math.max(wide, beyond) + 4, height = top + high + 4;
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": "attention weights: a row for each query, a column for each key" });
   for (let query = 0; query < T; query++) {
     for (let key = 0; key <= last(query); key++) {
@@ -72,7 +76,7 @@ export function matrix({ queries, keys, weight, last }, place, onPlace) {
       svg.append(drawn);
     }
   }
-  if (cell >= 12) {
+  if (named) {
     queries.forEach((token, query) => svg.append(shape("text", { x: left - 6, y: top + query * cell + cell / 2 + 4, "text-anchor": "end" }, label(token))));
     keys.forEach((token, key) => {
       const x = left + key * cell + cell / 2;
