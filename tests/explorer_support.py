@@ -1,19 +1,30 @@
 """Models with random parameters for the tests of the explorer, and a running server of them."""
 
 import contextlib
+import functools
 import http.client
 import json
 import socket
+import tempfile
 import threading
 import time
+from pathlib import Path
 
+import corruption_support
+import jax
+import jax.numpy as jnp
+import labelled_support
+import numpy as np
 import uvicorn
 from support import random_params
 
 from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.tokenizers import train_tokenizer
+from transformer_jax.evaluation.loading import Loaded
+from transformer_jax.explorer.kinds import explored
 from transformer_jax.explorer.server import application
-from transformer_jax.explorer.views import explored
+from transformer_jax.models.architecture import init_params
+from transformer_jax.tasks.task import TASKS
 from transformer_jax.tasks.trained.language_model import LanguageModel
 from transformer_jax.tasks.trained.translator import Translator
 
@@ -45,6 +56,46 @@ def translator(seed=0, **fields):
     data = DataConfig(max_length=model.max_length)
     config = ExperimentConfig(model=model, data=data, decode=decode).resolved()
     return Translator(config, random_params(config.model, seed), tokenizer)
+
+
+def _loaded(config, tokenizer, labels=()):
+    """Return a checkpoint with random parameters of a model and of the head of its task; nothing is compiled."""
+    head = TASKS[config.task.name].head(config.task, config.model)
+    shapes = jax.eval_shape(lambda: init_params(config.model, 1, head))
+    rng = np.random.default_rng(1)
+    params = jax.tree.map(lambda x: jnp.asarray(rng.normal(0, 0.5, x.shape), x.dtype), shapes)
+    return Loaded(config, params, tokenizer, (1,), None, Path("run"), None, tuple(labels))
+
+
+_SIZES = {"num_encoder_layers": 2, "norm_position": "pre", "position_encoding": "learned", "max_length": 24}
+
+
+def _labelled(task, data, **model):
+    settings = labelled_support.config(task, data, {**_SIZES, **model})
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = labelled_support.data_of(settings, Path(folder))
+    return _loaded(settings, corpus.tokenizer, corpus.labels)
+
+
+@functools.cache
+def classifier():
+    """Return a classifier of pairs of texts in three labels."""
+    data = {"source": "text", "dir": "unused", "format": "tsv", "second_feature": "3"}
+    return _labelled("classification", data, token_types=2)
+
+
+@functools.cache
+def tagger():
+    """Return a tagger of words in five tags."""
+    return _labelled("tagging", {})
+
+
+@functools.cache
+def masked_model():
+    """Return a masked language model of bytes, whose mask is `<mask>`."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = corruption_support.config_of(Path(folder) / "texts", "masked_lm", model={"num_encoder_layers": 2})
+    return _loaded(settings, corruption_support.WithMarks())
 
 
 class Client:
@@ -87,3 +138,44 @@ def served(*models, token=""):
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextlib.contextmanager
+def opening(browser):
+    """Yield a function that opens the page of a client; afterwards no page has written an error."""
+    pages, errors = [], []
+
+    def opened(client, address="", **size):
+        page = browser.new_page()
+        page.set_viewport_size({"width": 1400, "height": 900, **size})
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"http://127.0.0.1:{client.port}/{address}")
+        pages.append(page)
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert errors == []
+
+
+def idle(page):
+    """Wait until a page has no question to the server."""
+    page.locator("#status:empty").wait_for(state="attached")
+
+
+def is_wider_than_the_screen(page):
+    """Return whether a page must be moved sideways."""
+    return page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+
+
+def saved(page, folder):
+    """Save the picture, the data and the page by its buttons, and return the files by `svg`, `json` and `page`."""
+    files = {}
+    for button in ("svg", "json", "page"):
+        with page.expect_download() as download:
+            page.locator(f"#save-{button}").click()
+        files[button] = folder / download.value.suggested_filename
+        download.value.save_as(files[button])
+    return files

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from explorer_support import TEXT, language_model, served
+from explorer_support import TEXT, idle, is_wider_than_the_screen, language_model, opening, saved, served
 
 pytestmark = pytest.mark.slow
 
@@ -22,33 +22,15 @@ def clients():
 @pytest.fixture
 def opened(browser, clients):
     """Return a function that opens a page; afterwards no page has written an error."""
-    pages, errors = [], []
-
-    def open_(models=1, hash_="", **size):
-        page = browser.new_page()
-        page.set_viewport_size({"width": 1400, "height": 900, **size})
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        token = "?token=secret" if models == "with a token" else ""
-        page.goto(f"http://127.0.0.1:{clients[models].port}/{token}{hash_}")
-        pages.append(page)
-        return page
-
-    yield open_
-    for page in pages:
-        page.close()
-    assert errors == []
+    with opening(browser) as open_:
+        token = {"with a token": "?token=secret"}
+        yield lambda models=1, hash_="", **size: open_(clients[models], f"{token.get(models, '')}{hash_}", **size)
 
 
 def typed(page, text=TEXT):
     page.fill("#text", text)
     page.wait_for_selector("[data-place='1']")
     idle(page)
-
-
-def idle(page):
-    """Wait until the page has no question to the server."""
-    page.locator("#status:empty").wait_for(state="attached")
 
 
 def loss(page):
@@ -175,7 +157,7 @@ def test_a_generation_grows_as_a_tree(opened):
     page.keyboard.press("ArrowDown")
     text = page.locator("[data-node='2.1'] title").text_content().split("\n")[0]
     assert page.locator(".said").text_content().startswith(f"“{text}”")
-    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert not is_wider_than_the_screen(page)
     again = opened(hash_=f"#{page.url.partition('#')[2]}")
     again.wait_for_selector("[data-node='2.1'].here")
 
@@ -191,7 +173,7 @@ def test_models_with_different_tokenizers_stand_side_by_side(opened):
 def test_the_page_is_no_wider_than_the_screen(opened, width):
     page = opened(models=2, width=width)
     typed(page)
-    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert not is_wider_than_the_screen(page)
 
 
 def test_markup_in_a_text_is_shown_as_text(opened):
@@ -238,12 +220,7 @@ def test_saved_files_show_what_was_shown(opened, browser, tmp_path, models):
     page = opened(models=models)
     typed(page)
     page.locator("[data-head='1.1']").click()
-    files = {}
-    for button in ("svg", "json", "page"):
-        with page.expect_download() as download:
-            page.locator(f"#save-{button}").click()
-        files[button] = tmp_path / download.value.suggested_filename
-        download.value.save_as(files[button])
+    files = saved(page, tmp_path)
     assert files["svg"].read_text().startswith("<svg ")
     assert json.loads(files["json"].read_text())["models"][0]["look"]["text"] == TEXT
     errors = []

@@ -6,13 +6,13 @@ import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
-from explorer_support import TEXT, language_model, served
+from explorer_support import TEXT, classifier, language_model, served
 
 from transformer_jax.cli.explore import _label
 from transformer_jax.cli.main import main
 from transformer_jax.explorer import server
+from transformer_jax.explorer.explored import Explored
 from transformer_jax.explorer.server import FILES, MAX_BODY
-from transformer_jax.explorer.views import Explored
 
 OWN = "decoder/self_attention"
 pytestmark = pytest.mark.slow
@@ -21,6 +21,12 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def client():
     with served(language_model(), language_model(seed=1)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def two_kinds():
+    with served(classifier(), language_model()) as client:
         yield client
 
 
@@ -62,6 +68,26 @@ def test_generation_step_by_step(client):
     assert (status, len(found["steps"])) == (200, 3)
     status, found = client.json("/api/generate", {"text": TEXT, "width": 99})
     assert (status, found["error"]) == (400, "generation with 99 beams: expected 1 to 8")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("generate", {}, "model 0 generates no text"),
+        ("patch", {}, "model 0 is no language model"),
+        ("induction", {}, "model 0 is no language model"),
+        ("attributions", {"model": 1}, "model 1 predicts no labels and no masked tokens"),
+        ("attributions", {"text": "fine", "second": "no", "unit": 1}, "there is no prediction 1; the last one is 0"),
+        ("effects", {"text": "fine", "second": "no", "unit": -1}, "there is no prediction -1"),
+        ("effects", {"model": 1, "text": TEXT, "unit": 1}, "there is no prediction 1; the loss is one of the whole"),
+        ("look", {"text": "fine"}, "the text has no text"),
+        ("look", {"text": "fine", "second": []}, "'second': expected str"),
+    ],
+)
+def test_what_a_kind_of_model_cannot_answer(two_kinds, path, body, message):
+    status, found = two_kinds.json(f"/api/{path}", body)
+    assert status == 400
+    assert message in found["error"]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +154,7 @@ def test_ten_requests_at_once_have_their_own_answers(client):
 def test_a_client_that_disappears_ends_its_computation(client, monkeypatch):
     begun, ended = threading.Event(), threading.Event()
 
-    def effects(explored, text, by_mean, target, cancelled):
+    def effects(explored, text, by_mean, second, cancelled, unit):
         begun.set()
         while not cancelled():
             pass

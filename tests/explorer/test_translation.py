@@ -10,8 +10,8 @@ from explorer_support import TEXT, served, translator
 from support import assert_close
 
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.explorer.kinds import explored
 from transformer_jax.explorer.passes import Head
-from transformer_jax.explorer.views import explored
 from transformer_jax.inspection.attention import attention_maps
 from transformer_jax.tasks.trained.lines import Line
 from transformer_jax.tasks.trained.row_translator import RowTranslator
@@ -43,7 +43,7 @@ def without(params, stack, part, layer, head):
 
 
 def test_losses_and_weights_are_the_models_own(model, shown):
-    look = shown.look(TEXT, target=TARGET)
+    look = shown.look(TEXT, second=TARGET)
     (expected,) = model.token_log_probs([(TEXT, TARGET)])
     assert_close(look["losses"], -np.asarray(expected.log_probs), 2e-5)
     assert look["tokens"]["decoder"][1:] == [*expected.tokens]
@@ -73,10 +73,10 @@ def test_heads_of_every_attention_can_be_left_out(model, shown, name):
     stack, part = name.split("/")
     other = dataclasses.replace(model, params=without(model.params, stack, part, 0, 1))
     (expected,) = other.token_log_probs([(TEXT, TARGET)])
-    found = shown.look(TEXT, [Head(name, 0, 1)], target=TARGET)["losses"]
+    found = shown.look(TEXT, [Head(name, 0, 1)], second=TARGET)["losses"]
     assert_close(found, -np.asarray(expected.log_probs), 2e-5)
-    before = np.mean(shown.look(TEXT, target=TARGET)["losses"])
-    assert shown.effects(TEXT, target=TARGET)[name][0][1] == pytest.approx(np.mean(found) - before, abs=3e-5)
+    before = np.mean(shown.look(TEXT, second=TARGET)["losses"])
+    assert shown.effects(TEXT, second=TARGET)[name][0][1] == pytest.approx(np.mean(found) - before, abs=3e-5)
 
 
 def test_an_empty_source_has_no_output(shown):
@@ -88,7 +88,7 @@ def test_an_empty_source_has_no_output(shown):
 
 def test_what_cannot_be_shown(model, shown):
     with pytest.raises(DataError, match=r"the target has [0-9]+ tokens; the page shows at most 255"):
-        shown.look(TEXT, target="12 " * 300)
+        shown.look(TEXT, second="12 " * 300)
     with pytest.raises(DataError, match="no head 0 in layer 1 of 'encoder/self_attention'"):
         shown.look(TEXT, [Head("encoder/self_attention", 1, 0)])
     row = RowTranslator(model.config, model.params, model.tokenizer)
@@ -114,7 +114,7 @@ def test_the_page_shows_source_target_and_every_attention(browser, model, shown)
         page.wait_for_selector("[data-source='1']")
         page.locator("#status:empty").wait_for(state="attached")
         page.fill("#target", TARGET)
-        count = len(shown.look(TEXT, target=TARGET)["tokens"]["decoder"])
+        count = len(shown.look(TEXT, second=TARGET)["tokens"]["decoder"])
         page.locator(f"[data-place='{count}']").wait_for(state="detached")
         page.wait_for_selector(f"[data-place='{count - 1}']")
         page.locator("#status:empty").wait_for(state="attached")

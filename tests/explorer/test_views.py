@@ -14,8 +14,9 @@ from support import assert_close, random_params
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.explorer.explored import head_numbers
 from transformer_jax.explorer.passes import Head, names_of
-from transformer_jax.explorer.views import ExploredLanguageModel, head_numbers
+from transformer_jax.explorer.views import ExploredLanguageModel
 from transformer_jax.inspection.ablation import log_prob
 from transformer_jax.inspection.attention import capture
 from transformer_jax.inspection.patching import patch_effects

@@ -5,7 +5,8 @@
     transformer-jax explore --checkpoint=runs/first
 
 Type a text: the page shows the loss of every token, the predictions at every place and of every layer (logit lens), and
-the attention of every head. A head can be left out, and the page shows what changes. Two checkpoints are shown side by
+the attention of every head. Of a classifier, a tagger or a masked language model it shows labels, tags or tokens, and
+what each token adds to them. A head can be left out, and the page shows what changes. Two checkpoints are shown side by
 side.
 
 The server listens on 127.0.0.1, for this machine alone. With --host=0.0.0.0 others may connect; the address that it
@@ -50,17 +51,17 @@ def run(arguments: Arguments) -> int:
             f'explore needs the Python package {error.name}; install it with: pip install "transformer-jax[explore]"'
         ) from error
 
-    from transformer_jax.evaluation.loading import load_generator
-    from transformer_jax.explorer.views import explored
+    from transformer_jax.evaluation.loading import load
+    from transformer_jax.explorer.kinds import explored
     from transformer_jax.host.compilation_cache import use_compilation_cache
 
     if values.port > MAX_PORT:
         raise ConfigError(f"--port={values.port}: expected at most {MAX_PORT}")
     use_compilation_cache()
     listener = _listener(values.host, values.port)
-    models = [explored(load_generator(path), _label(path, values.checkpoint)) for path in values.checkpoint]
+    models = [explored(load(path), _label(path, values.checkpoint)) for path in values.checkpoint]
     for model in models:
-        model.look("")  # compiles the program of short texts
+        model.warm_up()
     is_local = values.host in ("127.0.0.1", "localhost", "::1")
     token = "" if is_local else secrets.token_urlsafe(16)
     name = socket.gethostname() if values.host in EVERYWHERE else values.host

@@ -190,7 +190,6 @@ def load_generator(
       ids that no output can begin with.
     """
     loaded, others = load(path, overrides, trust=trust), []
-    check_decode_ids(loaded.config.decode, loaded.tokenizer.special_ids)
     for other_path in ensemble:
         other = load(other_path, overrides)
         if other.tokenizer.sha256 != loaded.tokenizer.sha256:
@@ -202,6 +201,12 @@ def load_generator(
                 "must be the same"
             )
         others.append(Member(other.config.model, other.params))
+    return generator_of(loaded, others)
+
+
+def generator_of(loaded: Loaded, others: Sequence[Member] = ()) -> TextGenerator:
+    """Return the generator of text of a loaded checkpoint, with other models of an ensemble; see `load_generator`."""
+    check_decode_ids(loaded.config.decode, loaded.tokenizer.special_ids)
     return TASKS[loaded.config.task.name].generator(loaded.config, loaded.params, loaded.tokenizer, others)
 
 

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,12 +37,14 @@ class Names:
     """The places that a page reads.
 
     heads, weights: the places of every layer of an attention, in order, as (attention, layer, place). streams: the
-    input of the first layer of the last stack, and the output of each of its layers.
+    input of the first layer of the last stack, and the output of each of its layers. head: of the task; None: a model
+    that predicts tokens.
     """
 
     heads: tuple[tuple[str, int, str], ...]
     weights: tuple[tuple[str, int, str], ...]
     streams: tuple[str, ...]
+    head: nn.Module | None = None
 
     @property
     def attentions(self) -> dict[str, list[int]]:
@@ -65,10 +68,10 @@ class Names:
         return keep
 
 
-def names_of(model: ModelConfig) -> Names:
+def names_of(model: ModelConfig, head: nn.Module | None = None) -> Names:
     """Return the names of a model's places; raise ConfigError for a model whose layers have no residual stream."""
-    streams = stream_places(model, ARCHITECTURES[model.architecture].example_batch(model))[model.stacks[-1]]
-    known = [name.split("/") for name in places(model)]
+    streams = stream_places(model, ARCHITECTURES[model.architecture].example_batch(model), head)[model.stacks[-1]]
+    known = [name.split("/") for name in places(model, head=head)]
 
     def of_attention(end: str) -> tuple[tuple[str, int, str], ...]:
         found = [name for name in known if len(name) == 4 and name[2].endswith("attention") and name[3] == end]
@@ -77,15 +80,15 @@ def names_of(model: ModelConfig) -> Names:
             (f"{stack}/{part}", int(layer), "/".join(name)) for name in order for stack, layer, part, _ in [name]
         )
 
-    return Names(of_attention("heads"), of_attention("weights"), tuple(streams))
+    return Names(of_attention("heads"), of_attention("weights"), tuple(streams), head)
 
 
 class Asked(NamedTuple):
     """The arrays of a pass over one text with padding.
 
-    batch: as the model reads it. next_ids: [T], the token after each that the last stack reads. is_token: [S] or [T]
-    by stack, False for padding. keep: as `Names.keep`. mean_share: 1 if heads that are left out are replaced by their
-    mean over the tokens, 0 if by zeros.
+    batch: as the model reads it. next_ids: [T], the token after each that the last stack reads; of a task with labels,
+    a label for each place of its outputs, [T] or []. is_token: [S] or [T] by stack, False for padding. keep: as
+    `Names.keep`. mean_share: 1 if heads that are left out are replaced by their mean over the tokens, 0 if by zeros.
     """
 
     batch: Batch
@@ -100,6 +103,7 @@ class Seen(NamedTuple):
 
     log_probs, ids: of the likeliest tokens after each, [T, `NUM_PREDICTIONS`]. of_next: of the next token of the text,
     [T]. lens_log_probs, lens_ids: the same of every stream, [P, T, `NUM_OF_LENS`]. weights: [L', N, T, S] by attention.
+    Of a task with labels they are labels, fewer if it has fewer; without the axis T if its outputs have none.
     """
 
     log_probs: Array
@@ -110,18 +114,18 @@ class Seen(NamedTuple):
     weights: dict[str, Array]
 
 
-@functools.partial(jax.jit, static_argnames=("model", "names"))
-def seen(model: ModelConfig, names: Names, params: Params, asked: Asked) -> Seen:
-    """Return what a page shows of a pass."""
+@functools.partial(jax.jit, static_argnames=("model", "names", "most"))
+def seen(model: ModelConfig, names: Names, params: Params, asked: Asked, most: int = NUM_PREDICTIONS) -> Seen:
+    """Return what a page shows of a pass; `most`: the number of predictions."""
     read = [*names.streams, *(name for _, _, name in names.weights)]
-    ran = run_with(model, params, asked.batch, read, _without(model, names, params, asked))
+    ran = run_with(model, params, asked.batch, read, _without(model, names, params, asked), names.head)
 
     def ended(stream: Array) -> tuple[Array, Array]:
-        ran = run_with(model, params, asked.batch, replace={names.streams[-1]: put(stream)})
+        ran = run_with(model, params, asked.batch, (), {names.streams[-1]: put(stream)}, names.head)
         return _likeliest(ran.outputs[0], NUM_OF_LENS)
 
     lens_log_probs, lens_ids = jax.lax.map(ended, jnp.stack([ran.places[name] for name in names.streams]))
-    log_probs, ids = _likeliest(ran.outputs[0], NUM_PREDICTIONS)
+    log_probs, ids = _likeliest(ran.outputs[0], most)
     weights = {
         attention: jnp.stack([ran.places[name][0] for other, _, name in names.weights if other == attention])
         for attention in names.attentions
@@ -131,9 +135,9 @@ def seen(model: ModelConfig, names: Names, params: Params, asked: Asked) -> Seen
 
 @functools.partial(jax.jit, static_argnames=("model", "names"))
 def next_log_probs(model: ModelConfig, names: Names, params: Params, asked: Asked) -> Array:
-    """Return the log-probability of the next token at every place, [T]."""
+    """Return the log-probability of the next token at every place, [T]; of labels, as `Asked.next_ids`."""
     replace = _without(model, names, params, asked)
-    return _of_next(run_with(model, params, asked.batch, replace=replace).outputs[0], asked)
+    return _of_next(run_with(model, params, asked.batch, (), replace, names.head).outputs[0], asked)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "names"))
@@ -167,7 +171,7 @@ def patched(
 
 def _without(model: ModelConfig, names: Names, params: Params, asked: Asked) -> dict[str, Replace]:
     """Return the functions that leave heads out, by place."""
-    as_is = run_with(model, params, asked.batch, [name for _, _, name in names.heads]).places
+    as_is = run_with(model, params, asked.batch, [name for _, _, name in names.heads], head=names.head).places
     replace = {}
     for row, (attention, _, name) in enumerate(names.heads):
         is_token = asked.is_token[attention.partition("/")[0]]
@@ -178,13 +182,13 @@ def _without(model: ModelConfig, names: Names, params: Params, asked: Asked) -> 
 
 
 def _likeliest(logits: Array, number: int) -> tuple[Array, Array]:
-    """Return the log-probabilities and ids of the likeliest tokens, [..., number] each."""
-    values, ids = jax.lax.top_k(jax.nn.log_softmax(logits), number)
+    """Return the log-probabilities and ids of the likeliest tokens, [..., number] each; fewer if there are fewer."""
+    values, ids = jax.lax.top_k(jax.nn.log_softmax(logits), min(number, logits.shape[-1]))
     return values, ids
 
 
 def _of_next(logits: Array, asked: Asked) -> Array:
-    return jnp.take_along_axis(jax.nn.log_softmax(logits), asked.next_ids[:, None], axis=-1)[:, 0]
+    return jnp.take_along_axis(jax.nn.log_softmax(logits), asked.next_ids[..., None], axis=-1)[..., 0]
 
 
 def check_finite(array: Any) -> None:

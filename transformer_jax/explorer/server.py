@@ -1,6 +1,6 @@
 """The server of the page: Starlette on this machine, one computation at a time.
 
-It serves a fixed list of files of this package and JSON of `views.py`, and nothing else. It answers to its own host
+It serves a fixed list of files of this package and JSON of `Explored`, and nothing else. It answers to its own host
 names only, so that no other site can read from it through the visitor's browser; with a token, to whoever has the
 address.
 """
@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -24,8 +24,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from transformer_jax.errors import UserError
+from transformer_jax.explorer.encoders import ExploredEncoder
+from transformer_jax.explorer.explored import Explored
 from transformer_jax.explorer.passes import Head
-from transformer_jax.explorer.views import Explored, ExploredLanguageModel
+from transformer_jax.explorer.views import ExploredGenerator, ExploredLanguageModel
 from transformer_jax.readers import parse_json, read_bytes
 
 MAX_BODY = 64 * 1024
@@ -38,7 +40,7 @@ CLIENT_HAS_GONE = 499
 """Status of an answer that nobody reads."""
 HTTP_PORT = 80
 """The port that browsers leave out of a host name."""
-PAGE_MODULES = ("app", "state", "drawing", "patching", "generation", "panels", "export")
+PAGE_MODULES = ("app", "state", "drawing", "comparison", "patching", "generation", "encoders", "panels", "export")
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 FILES = {
     "": ("index.html", "text/html"),
@@ -61,7 +63,7 @@ class Refused(HTTPException):
     """A request that is not from the page itself."""
 
 
-def application(models: Sequence[Explored], port: int, token: str = "") -> Starlette:
+def application(models: Sequence[Explored[Any]], port: int, token: str = "") -> Starlette:
     """Return the server of some models.
 
     Args:
@@ -112,25 +114,36 @@ def application(models: Sequence[Explored], port: int, token: str = "") -> Starl
 
     def look(asked: Any, cancelled: Callable[[], bool]) -> dict[str, Any]:
         fields = Fields(asked)
-        by_mean = fields.get("by_mean", bool, False)
-        return _model(models, fields).look(fields.text("text"), fields.heads("ablated"), by_mean, fields.text("target"))
+        model, by_mean = _model(models, fields), fields.get("by_mean", bool, False)
+        text, second = fields.texts(model)
+        return model.look(text, fields.heads("ablated"), by_mean, second)
 
     def effects(asked: Any, cancelled: Callable[[], bool]) -> dict[str, Any]:
         fields = Fields(asked)
-        text, by_mean, target = fields.text("text"), fields.get("by_mean", bool, False), fields.text("target")
-        return {"numbers": _model(models, fields).effects(text, by_mean, target, cancelled)}
+        model, by_mean = _model(models, fields), fields.get("by_mean", bool, False)
+        text, second = fields.texts(model)
+        unit = fields.get("unit", int, 0)
+        return {"numbers": model.effects(text, by_mean, second, cancelled, unit)}
+
+    def attributions(asked: Any, cancelled: Callable[[], bool]) -> dict[str, Any]:
+        fields = Fields(asked)
+        model = _of_kind(ExploredEncoder, models, fields)
+        text, second = fields.texts(model)
+        return model.attributions(text, second, fields.get("unit", int, 0), cancelled)
 
     def induction(asked: Any, cancelled: Callable[[], bool]) -> dict[str, Any]:
-        return {"numbers": _language_model(models, Fields(asked)).induction}
+        return {"numbers": _of_kind(ExploredLanguageModel, models, Fields(asked)).induction}
 
     def patch(asked: Any, cancelled: Callable[[], bool]) -> dict[str, Any]:
         fields = Fields(asked)
-        return _language_model(models, fields).patch(fields.text("text"), fields.text("other"), cancelled)
+        model = _of_kind(ExploredLanguageModel, models, fields)
+        return model.patch(fields.text("text"), fields.text("other"), cancelled)
 
     def generate(asked: Any, cancelled: Callable[[], bool]) -> dict[str, Any]:
         fields = Fields(asked)
         width, steps = fields.get("width", int, 4), fields.get("steps", int, 12)
-        return _model(models, fields).generate(fields.text("text"), width, steps, cancelled)
+        model = _of_kind(ExploredGenerator, models, fields)
+        return model.generate(fields.text("text"), width, steps, cancelled)
 
     async def about(request: Request) -> Response:
         check(request)
@@ -145,9 +158,8 @@ def application(models: Sequence[Explored], port: int, token: str = "") -> Starl
 
     routes = [Route(f"/{path}", file(*of_file)) for path, of_file in FILES.items()]
     routes.append(Route("/api/about", about))
-    answers = {"look": look, "effects": effects, "induction": induction, "patch": patch, "generate": generate}
-    for name, function in answers.items():
-        routes.append(Route(f"/api/{name}", answer(function), methods=["POST"]))
+    answers = (look, effects, attributions, induction, patch, generate)
+    routes += [Route(f"/api/{asked.__name__}", answer(asked), methods=["POST"]) for asked in answers]
     handlers: Mapping[Any, Any] = {HTTPException: refused, Exception: broken}
     return Starlette(routes=routes, exception_handlers=handlers)
 
@@ -214,6 +226,11 @@ class Fields:
         """Return a text; empty if it is absent."""
         return self.get(name, str, "")
 
+    def texts(self, model: Explored[Any]) -> tuple[str, str]:
+        """Return the one or two texts that a model reads; empty if they are absent."""
+        first, second = [*(self.text(name) for name in model.reads), ""][:2]
+        return first, second
+
     def heads(self, name: str) -> list[Head]:
         """Return a list of heads, each a name of an attention and two integers."""
         value = self.get(name, list, [])
@@ -226,15 +243,26 @@ class BadRequest(UserError):
     """A request with a field of another type."""
 
 
-def _model(models: Sequence[Explored], fields: Fields) -> Explored:
+def _model(models: Sequence[Explored[Any]], fields: Fields) -> Explored[Any]:
     number = fields.get("model", int, 0)
     if not 0 <= number < len(models):
         raise BadRequest(f"there is no model {number}")
     return models[number]
 
 
-def _language_model(models: Sequence[Explored], fields: Fields) -> ExploredLanguageModel:
+E = TypeVar("E", bound=Explored[Any])
+
+
+def _of_kind(kind: type[E], models: Sequence[Explored[Any]], fields: Fields) -> E:
     model = _model(models, fields)
-    if not isinstance(model, ExploredLanguageModel):
-        raise BadRequest(f"{model.label} is no language model")
+    if not isinstance(model, kind):
+        raise BadRequest(f"{model.label} {OTHERS[kind]}")
     return model
+
+
+OTHERS: Mapping[type[Explored[Any]], str] = {
+    ExploredGenerator: "generates no text",
+    ExploredLanguageModel: "is no language model",
+    ExploredEncoder: "predicts no labels and no masked tokens",
+}
+"""What is said of a model that is of another kind."""

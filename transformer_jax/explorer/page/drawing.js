@@ -3,6 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const ONE = 65535;
 
+export const signed = (x) => (x > 0 ? "+" : "−") + Math.abs(x).toFixed(3);
 export const percent = (p) => `${(100 * p).toFixed(p < 0.1 ? 2 : 1)} %`;
 
 export function element(name, attributes = {}, ...children) {
@@ -14,6 +15,14 @@ export function element(name, attributes = {}, ...children) {
   }
   made.append(...children);
   return made;
+}
+
+// Goes to the neighbour of a button that the key names: `keys` has the steps by key.
+export function move(event, keys, index, count, go) {
+  const step = keys[event.key];
+  if (step === undefined) return;
+  event.preventDefault();
+  go(Math.min(count - 1, Math.max(0, index + step)));
 }
 
 export function shape(name, attributes = {}, ...children) {

@@ -33,7 +33,7 @@ export async function savePage(models, state, headers) {
     if (!response.ok) throw new Error(`${name}: ${response.statusText}`);
     return response.text();
   };
-  const page = await text("./"), css = await text("app.css"), names = ["state", "drawing", "patching", "generation", "panels", "export", "app"];
+  const page = await text("./"), css = await text("app.css"), names = ["state", "drawing", "comparison", "patching", "generation", "encoders", "panels", "export", "app"];
   const scripts = await Promise.all(names.map((name) => text(`${name}.js`)));
   const joined = scripts.map((script) => script.replace(/^import .*$/gm, "").replace(/^export /gm, "")).join("\n").replaceAll("</script", "<\\/script");
   const data = JSON.stringify({ state, models }, plain).replaceAll("<", "\\u003c");

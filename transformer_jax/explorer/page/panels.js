@@ -1,32 +1,34 @@
 // The parts of the page for one model: tokens, predictions, heads, attention, logit lens.
 
-import { drawn, element, lines, matrix, percent } from "./drawing.js";
+import { drawn, element, lines, matrix, move, percent, signed } from "./drawing.js";
+import { PREDICTED, attributed, masked, tagged } from "./encoders.js";
 import { generation } from "./generation.js";
 import { patching } from "./patching.js";
-import { chosenAttention, isOut } from "./state.js";
+import { chosenAttention, isOut, unitAt } from "./state.js";
 
-const signed = (x) => (x > 0 ? "+" : "−") + Math.abs(x).toFixed(3);
-
-// model: {about, look, base}; base is the look without left-out heads, or null. act: functions that change the state.
+// model: {about, look, base}; look is null before there is a text, and base the look with all heads if some are left
+// out. act: functions that change the state.
 export function modelPanels(model, state, act) {
-  const { look, base, about } = model;
-  return element("section", { class: "model", "aria-label": about.label },
-    element("h2", {}, about.label),
-    ...Object.keys(look.tokens).filter((stack) => stack !== look.predicted).map((stack) => read(look, stack, state, act)),
-    tokens(look, base, state, act),
-    predictions(look, base, state),
+  const { look, about } = model;
+  const parts = !look ? [element("p", { class: "hint" }, about.reads.length > 1 ? "Type both texts." : "Type a text.")] : [
+    ...(look.units ? ofEncoder(model, state, act) : ofGenerator(model, state, act)),
     heads(look, about, state, act),
     attention(look, about, state, act),
-    lens(look, state, act),
-    patching(model.patch, state, act),
-    generation(model.generation ?? null, state, act));
+    lens(look, about, state, act),
+    ...(look.units ? [] : [patching(model.patch, state, act), generation(model.generation ?? null, state, act)]),
+  ];
+  return element("section", { class: "model", "aria-label": about.label }, element("h2", {}, about.label), ...parts);
 }
 
-function move(event, keys, index, count, go) {
-  const step = keys[event.key];
-  if (step === undefined) return;
-  event.preventDefault();
-  go(Math.min(count - 1, Math.max(0, index + step)));
+function ofGenerator({ look, base, about }, state, act) {
+  const others = Object.keys(look.tokens).filter((stack) => stack !== look.predicted);
+  return [...others.map((stack) => read(look, stack, state, act)), tokens(look, base, state, act), predictions(look, base, about, state)];
+}
+
+function ofEncoder(model, state, act) {
+  const { look, base, about } = model;
+  const of = { tags: tagged, masked };
+  return [attributed(model, state, act), ...(about.kind in of ? [of[about.kind](model, state, act)] : []), predictions(look, base, about, state)];
 }
 
 // The tokens that an encoder reads.
@@ -35,8 +37,8 @@ function read(look, stack, state, act) {
   const row = element("div", { class: "tokens", role: "group", "aria-label": "tokens of the source" });
   all.forEach((token, index) => row.append(element("button", {
     type: "button", class: "token", "aria-pressed": String(index === here), "data-source": index, tabindex: index === here ? 0 : -1,
-    onclick: () => act.at(stack, index),
-    onkeydown: (event) => move(event, { ArrowRight: 1, ArrowLeft: -1 }, index, all.length, (to) => act.at(stack, to)),
+    onclick: () => act.source(index),
+    onkeydown: (event) => move(event, { ArrowRight: 1, ArrowLeft: -1 }, index, all.length, act.source),
   }, token)));
   return element("div", {}, element("h2", {}, "Source"), row);
 }
@@ -63,17 +65,18 @@ function tokens(look, base, state, act) {
   return element("div", {}, ...title, row, element("p", { class: "hint" }, `${sum}${before}. Colour: loss of the token.`));
 }
 
-function predictions(look, base, state) {
-  const all = look.tokens[look.predicted], at = Math.min(state.place, all.length - 1);
+function predictions(look, base, about, state) {
+  const at = unitAt(look, state.place), of = PREDICTED[about.kind];
   const table = element("table", { class: "predictions" });
-  table.append(element("tr", {}, element("th", { scope: "col" }, "next token"), element("th", { scope: "col" }, "probability"), element("th")));
+  table.append(element("tr", {}, element("th", { scope: "col" }, of ? of.class : "next token"), element("th", { scope: "col" }, "probability"), element("th")));
   for (const [token, p] of look.predictions[at]) {
     const before = base ? (base.predictions[at].find(([other]) => other === token) || [null, null])[1] : null;
     const change = before === null ? "" : element("span", { class: p >= before ? "up" : "down" }, ` (${percent(before)} with all heads)`);
     table.append(element("tr", {}, element("td", {}, token), element("td", { class: "number" }, percent(p), change),
       element("td", {}, bar(p))));
   }
-  return element("div", {}, element("h2", {}, `After “${all[at]}”`), element("div", { class: "scroll" }, table));
+  const title = of ? of.title(look.units[at]) : `After “${look.tokens[look.predicted][at]}”`;
+  return element("div", {}, element("h2", {}, title), element("div", { class: "scroll" }, table));
 }
 
 function bar(p) {
@@ -85,7 +88,8 @@ function bar(p) {
 function heads(look, about, state, act) {
   const of = chosenAttention(about, state);
   if (!of) return element("p", { class: "hint" }, "No layer of this model has attention.");
-  const { name, layers, heads: count } = of, computed = look.attention[name][state.measure], values = computed || layers.map(() => Array(count).fill(0));
+  const { name, layers, heads: count } = of, isOther = state.measure === "effects" && look.units && look.measured !== unitAt(look, state.place);
+  const computed = isOther ? undefined : look.attention[name][state.measure], values = computed || layers.map(() => Array(count).fill(0));
   const most = Math.max(...values.flat().map(Math.abs), 1e-9);
   const all = layers.flatMap((layer, row) => Array.from({ length: count }, (_, head) => ({ layer, head, value: values[row][head] })));
   if (state.order === "number") all.sort((a, b) => b.value - a.value);
@@ -111,7 +115,7 @@ function heads(look, about, state, act) {
   const button = element("button", { type: "button", class: "toggle", onclick: () => act.toggle(name, state.layer, state.head) },
     `${out ? "Restore" : "Leave out"} head ${state.layer}.${state.head}`);
   return element("div", {}, element("h2", {}, `Heads of ${of.title}, as layer.head from 0`), element("div", { class: "scroll" }, grid),
-    element("p", {}, button, computed ? "" : element("span", { class: "hint" }, " There is no such number for these heads, or for this text.")));
+    element("p", {}, button, computed ? "" : element("span", { class: "hint" }, " There is no such number for these heads, or for what is chosen.")));
 }
 
 function attention(look, about, state, act) {
@@ -123,23 +127,24 @@ function attention(look, about, state, act) {
   const place = Math.min(stack === look.predicted ? state.place : state.source, count - 1);
   const draw = state.form === "matrix" ? matrix : lines;
   return element("div", {}, element("h2", {}, `${of.title[0].toUpperCase()}${of.title.slice(1)}, layer ${state.layer}, head ${state.head}`),
-    element("div", { class: "scroll picture" }, draw(drawn(look, of.name, row, state.head), place, (to) => act.at(stack, to))));
+    element("div", { class: "scroll picture" }, draw(drawn(look, of.name, row, state.head), place, stack === look.predicted ? act.place : act.source)));
 }
 
-function lens(look, state, act) {
+function lens(look, about, state, act) {
+  const here = unitAt(look, state.place), units = look.units ?? look.tokens[look.predicted].map((name, place) => ({ name, place }));
   const table = element("table", { class: "lens" });
-  const head = element("tr", {}, element("th", { scope: "col" }, "after"));
-  look.tokens[look.predicted].forEach((token) => head.append(element("th", { scope: "col" }, token)));
+  const head = element("tr", {}, element("th", { scope: "col" }, look.units ? "" : "after"));
+  units.forEach(({ name }) => head.append(element("th", { scope: "col" }, name)));
   table.append(head);
   look.lens.forEach((row, stream) => {
     const line = element("tr", {}, element("th", { scope: "row" }, stream ? `layer ${stream - 1}` : "embedding"));
-    row.forEach((likely, place) => {
+    row.forEach((likely, unit) => {
       const [token, p] = likely[0];
-      line.append(element("td", { share: p, class: place === state.place ? "here" : "", onclick: () => act.place(place),
+      line.append(element("td", { share: p, class: unit === here ? "here" : "", onclick: () => act.place(units[unit].place ?? state.place),
         title: likely.map(([other, q]) => `${other} ${percent(q)}`).join("\n") }, token));
     });
     table.append(line);
   });
-  return element("div", {}, element("h2", {}, "Logit lens: the likeliest next token, if the model ended here"),
+  return element("div", {}, element("h2", {}, `Logit lens: the likeliest ${PREDICTED[about.kind]?.class ?? "next token"}, if the model ended here`),
     element("div", { class: "scroll" }, table));
 }

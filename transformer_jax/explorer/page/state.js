@@ -1,7 +1,7 @@
 // What is shown, as it stands in the address behind "#".
 
 export const DEFAULTS = {
-  text: "", target: "", other: "", patched: "", generate: "", node: "", attention: "", layer: 0, head: 0, place: 0, source: 0, ablated: [], measure: "entropy", order: "layer",
+  text: "", target: "", second: "", other: "", patched: "", generate: "", node: "", attention: "", layer: 0, head: 0, place: 0, source: 0, ablated: [], measure: "entropy", order: "layer",
   form: "lines", by: "zero",
 };
 const NUMBERS = ["layer", "head", "place", "source"];
@@ -43,6 +43,18 @@ export function isOut(state, of, layer, head) {
 export function toggled(state, of, layer, head) {
   const others = state.ablated.filter(([o, l, h]) => o !== of || l !== layer || h !== head);
   return { ...state, ablated: others.length < state.ablated.length ? others : [...state.ablated, [of, layer, head]] };
+}
+
+// The number of the prediction at a place: of its token, of the word that the token is part of, or of the whole text.
+export function unitAt(look, place) {
+  if (!look.units) return Math.min(place, look.tokens[look.predicted].length - 1);
+  return Math.max(0, look.units.findLastIndex((unit) => unit.place === null || unit.place <= place));
+}
+
+// What a model is asked for; null if a text that it needs is missing.
+export function questionOf(about, number, state) {
+  const isMissing = about.needs_text && about.reads.some((name) => !state[name].trim());
+  return isMissing ? null : { model: number, ...Object.fromEntries(about.reads.map((name) => [name, state[name]])) };
 }
 
 // The attention that is shown of a model; the first one if it does not have the chosen one.

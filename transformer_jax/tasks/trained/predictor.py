@@ -106,12 +106,12 @@ class Predictor(abc.ABC, Generic[T]):
             except ValueError as error:
                 found[number] = Problem(str(error))
         if rows:
-            numbers, encoded = [*rows], self._encoded([*rows.values()])
+            numbers, encoded = [*rows], self.encoded([*rows.values()])
             for place, problem in self._too_long(encoded).items():
                 found[numbers[place]] = Problem(problem)
                 del rows[numbers[place]]
         if rows:
-            encoded = self._encoded([*rows.values()])
+            encoded = self.encoded([*rows.values()])
             tokens, table = self.config.evaluation.tokens_per_batch, position_table_rows(self.config.model)
             batches = self.task.evaluation_batches(self.config, encoded, tokens, table)
             outputs = outputs_of_batches(self.config, self.params, batches)
@@ -135,7 +135,8 @@ class Predictor(abc.ABC, Generic[T]):
         Args: outputs: of the head, one per row of `Task.evaluation_batches`.
         """
 
-    def _encoded(self, rows: Sequence[Mapping[str, Any]]) -> EncodedSplit:
+    def encoded(self, rows: Sequence[Mapping[str, Any]]) -> EncodedSplit:
+        """Return rows of `features` as the task reads them."""
         columns = tuple(
             dataclasses.replace(column, names=self.labels) if isinstance(column, NamedLabels) else column
             for column in self.task.columns(self.config)
