@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import corruption_support
+import image_support
 import jax
 import jax.numpy as jnp
 import labelled_support
@@ -20,6 +21,7 @@ from support import random_params
 
 from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.tokenizers import train_tokenizer
+from transformer_jax.data.tokenizers.characters import ByteTokenizer
 from transformer_jax.evaluation.loading import Loaded
 from transformer_jax.explorer.kinds import explored
 from transformer_jax.explorer.server import application
@@ -96,6 +98,13 @@ def masked_model():
     with tempfile.TemporaryDirectory() as folder:
         settings = corruption_support.config_of(Path(folder) / "texts", "masked_lm", model={"num_encoder_layers": 2})
     return _loaded(settings, corruption_support.WithMarks())
+
+
+@functools.cache
+def image_classifier():
+    """Return a classifier of grey pictures of 8 x 8 pixels in four patches."""
+    settings = image_support.npz_config(Path("images.npz"), {"num_encoder_layers": 2})
+    return _loaded(settings, ByteTokenizer(), image_support.LABELS)
 
 
 class Client:

@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import pytest
 from explorer_support import (
     classifier,
@@ -23,16 +24,25 @@ WORDS = "Ann saw New York"
 FIRST = "#text=so+dull+and+long&second=no+no"
 
 
+def other_tagger():
+    """Return a tagger of other parameters."""
+    return tagger()._replace(params=jax.tree.map(lambda x: -x, tagger().params))
+
+
 @pytest.fixture(scope="module")
 def clients():
     with (
         served(classifier()) as pairs,
         served(tagger()) as tags,
         served(masked_model()) as masks,
-        served(tagger(), tagger()) as two,
+        served(tagger(), other_tagger()) as two,
         served(tagger(), language_model()) as kinds,
     ):
         yield {"pairs": pairs, "tags": tags, "masks": masks, "two": two, "two kinds": kinds}
+
+
+def of_percent(tags, place):
+    return f"{100 * tags.probabilities[place][tags.tags[place]]:.1f} %)"
 
 
 @pytest.fixture
@@ -125,8 +135,11 @@ def test_every_mask_has_its_tokens(opened):
 
 def test_two_models_are_compared_and_other_kinds_stand_side_by_side(opened):
     page = opened("two", "#text=Ann+saw+New+York")
-    said = "The likeliest predictions differ at 0 of 4 places."
-    page.locator(".compared", has_text=said).wait_for()
+    tags = [explored(model, "m").predictor.predict([WORDS])[0] for model in (tagger(), other_tagger())]
+    differ = [place for place in range(4) if tags[0].tags[place] != tags[1].tags[place]]
+    said = f"The likeliest predictions differ at {len(differ)} of 4 places. {tags[0].words[differ[0]]}: "
+    first = " and ".join(f"“{of.tags[differ[0]]}” (" + of_percent(of, differ[0]) for of in tags)
+    page.locator(".compared", has_text=f"{said}{first}").wait_for()
     idle(page)
     page = opened("two kinds", "#text=12+7&generate=2.3")
     page.locator(".compared", has_text="of different kinds").wait_for()

@@ -1,7 +1,9 @@
 """The explorer's server answers the page, and refuses what is not from it."""
 
+import dataclasses
 import http.client
 import json
+import socket
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
@@ -10,6 +12,7 @@ from explorer_support import TEXT, classifier, language_model, served
 
 from transformer_jax.cli.explore import _label
 from transformer_jax.cli.main import main
+from transformer_jax.evaluation import loading
 from transformer_jax.explorer import server
 from transformer_jax.explorer.explored import Explored
 from transformer_jax.explorer.server import FILES, MAX_BODY
@@ -212,6 +215,18 @@ def test_a_port_in_use_is_named(client, tmp_path, capsys):
 def test_a_port_that_there_is_not(tmp_path, capsys):
     assert main(["explore", f"--checkpoint={tmp_path}", "--port=70000"]) == 2
     assert "--port=70000: expected at most 65535" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_a_task_without_a_page(monkeypatch, capsys):
+    loaded = classifier()
+    config = dataclasses.replace(loaded.config, task=dataclasses.replace(loaded.config.task, name="span_qa"))
+    monkeypatch.setattr(loading, "load", lambda path: loaded._replace(config=config))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    assert main(["explore", "--checkpoint=runs/questions", f"--port={port}"]) == 2
+    message = "questions: models of task.name='span_qa' are not shown; shown are those of classification, tagging"
+    assert message in capsys.readouterr().err
 
 
 def test_one_or_two_checkpoints(capsys):

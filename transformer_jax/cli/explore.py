@@ -1,4 +1,4 @@
-"""Open a local page on which a trained model of text can be looked into and changed.
+"""Open a local page on which a trained model can be looked into and changed.
 
     transformer-jax explore --checkpoint=runs/language_model
     transformer-jax explore --checkpoint=runs/language_model --checkpoint=runs/other --port=8000
@@ -6,8 +6,8 @@
 
 Type a text: the page shows the loss of every token, the predictions at every place and of every layer (logit lens), and
 the attention of every head. Of a classifier, a tagger or a masked language model it shows labels, tags or tokens, and
-what each token adds to them. A head can be left out, and the page shows what changes. Two checkpoints are shown side by
-side.
+what each token adds to them; of a model of images, labels, and attention over a picture. A head can be left out, and
+the page shows what changes. Two checkpoints are shown side by side.
 
 The server listens on 127.0.0.1, for this machine alone. With --host=0.0.0.0 others may connect; the address that it
 prints then has a token, which every request needs. It needs the extra `explore`: pip install "transformer-jax[explore]"
@@ -58,23 +58,23 @@ def run(arguments: Arguments) -> int:
     if values.port > MAX_PORT:
         raise ConfigError(f"--port={values.port}: expected at most {MAX_PORT}")
     use_compilation_cache()
-    listener = _listener(values.host, values.port)
-    models = [explored(load(path), _label(path, values.checkpoint)) for path in values.checkpoint]
-    for model in models:
-        model.warm_up()
-    is_local = values.host in ("127.0.0.1", "localhost", "::1")
-    token = "" if is_local else secrets.token_urlsafe(16)
-    name = socket.gethostname() if values.host in EVERYWHERE else values.host
-    name = f"[{name}]" if ":" in name else name
-    print(f"http://{name}:{values.port}/{f'?token={token}' if token else ''}", flush=True)
-    print("Stop with Ctrl-C.", flush=True)
-    config = uvicorn.Config(
-        application(models, values.port, token),
-        log_level="warning",
-        limit_concurrency=MAX_CONNECTIONS,
-        timeout_graceful_shutdown=1,
-    )
-    uvicorn.Server(config).run(sockets=[listener])
+    with _listener(values.host, values.port) as listener:
+        models = [explored(load(path), _label(path, values.checkpoint)) for path in values.checkpoint]
+        for model in models:
+            model.warm_up()
+        is_local = values.host in ("127.0.0.1", "localhost", "::1")
+        token = "" if is_local else secrets.token_urlsafe(16)
+        name = socket.gethostname() if values.host in EVERYWHERE else values.host
+        name = f"[{name}]" if ":" in name else name
+        print(f"http://{name}:{values.port}/{f'?token={token}' if token else ''}", flush=True)
+        print("Stop with Ctrl-C.", flush=True)
+        config = uvicorn.Config(
+            application(models, values.port, token),
+            log_level="warning",
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_graceful_shutdown=1,
+        )
+        uvicorn.Server(config).run(sockets=[listener])
     return exit_codes.OK
 
 

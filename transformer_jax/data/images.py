@@ -36,7 +36,7 @@ class Picture:
         return self.name
 
 
-def decoded(data: bytes, mode: str | None = None) -> Pixels:
+def decoded(data: bytes, mode: str | None = None, most_pixels: int = MAX_PIXELS) -> Pixels:
     """Return the pixels of a PNG or JPEG file.
 
     16 bits per channel are scaled to 8: v becomes v * 255 / 65,535, rounded; Pillow rounds colours down. Transparent
@@ -45,9 +45,10 @@ def decoded(data: bytes, mode: str | None = None) -> Pixels:
     Args:
       mode: `L` (grey) or `RGB`, to convert to; None: 1 channel for grey, 3 for colours and for a palette, 4 for colours
         with alpha, 2 for grey with alpha.
+      most_pixels: of an image that is not too large.
     Raises: ValueError if it is no such file, is damaged, or is too large.
     """
-    return with_image(data, lambda image: _pixels_of(image, mode, png_bit_depth(data)))
+    return with_image(data, lambda image: _pixels_of(image, mode, png_bit_depth(data)), most_pixels)
 
 
 def _pixels_of(image: Image.Image, mode: str | None, bits: int) -> Pixels:

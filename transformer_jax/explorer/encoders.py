@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import BatchShape, Rows
 from transformer_jax.data.columns import EncodedSplit
 from transformer_jax.errors import DataError
@@ -146,9 +147,14 @@ class ExploredLabels(ExploredEncoder):
     def reads(self) -> tuple[str, ...]:
         return ("text", "second") if self.trained.config.data.second_feature else ("text",)
 
+    @property
+    def config(self) -> ExperimentConfig:
+        """The config of the predictor."""
+        return self.trained.config
+
     @functools.cached_property
     def predictor(self) -> Predictor[Any]:
-        config, loaded = self.trained.config, self.trained
+        config, loaded = self.config, self.trained
         return TASKS[config.task.name].predictor(config, loaded.params, loaded.tokenizer, loaded.labels)
 
     def warm_up(self) -> None:

@@ -9,6 +9,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.loading import Loaded, generator_of
 from transformer_jax.explorer.encoders import ExploredEncoder, ExploredLabels, ExploredMasked, ExploredTags
 from transformer_jax.explorer.explored import Explored
+from transformer_jax.explorer.images import ExploredImages
 from transformer_jax.explorer.views import ExploredGenerator, ExploredLanguageModel, ExploredTranslator
 from transformer_jax.tasks.task import TASKS, Task
 from transformer_jax.tasks.trained.language_model import LanguageModel
@@ -20,6 +21,7 @@ ENCODERS: Mapping[str, type[ExploredEncoder]] = {
     "classification": ExploredLabels,
     "tagging": ExploredTags,
     "masked_lm": ExploredMasked,
+    "images": ExploredImages,
 }
 """By the name of the task."""
 GENERATORS: Mapping[type[TextGenerator], type[ExploredGenerator]] = {

@@ -26,12 +26,15 @@ from starlette.routing import Route
 from transformer_jax.errors import UserError
 from transformer_jax.explorer.encoders import ExploredEncoder
 from transformer_jax.explorer.explored import Explored
+from transformer_jax.explorer.images import MAX_IMAGE_BYTES, ExploredImages
 from transformer_jax.explorer.passes import Head
 from transformer_jax.explorer.views import ExploredGenerator, ExploredLanguageModel
 from transformer_jax.readers import parse_json, read_bytes
 
 MAX_BODY = 64 * 1024
-"""Bytes of a request."""
+"""Bytes of a request without a picture."""
+MAX_BODY_WITH_PICTURE = MAX_BODY + -(-MAX_IMAGE_BYTES // 3) * 4
+"""Bytes of a request with a picture in base64."""
 MAX_SECONDS = 10.0
 """Time in which the body of a request must arrive."""
 WATCHED_EVERY = 0.2
@@ -40,7 +43,18 @@ CLIENT_HAS_GONE = 499
 """Status of an answer that nobody reads."""
 HTTP_PORT = 80
 """The port that browsers leave out of a host name."""
-PAGE_MODULES = ("app", "state", "drawing", "comparison", "patching", "generation", "encoders", "panels", "export")
+PAGE_MODULES = (
+    "app",
+    "state",
+    "drawing",
+    "comparison",
+    "patching",
+    "generation",
+    "encoders",
+    "images",
+    "panels",
+    "export",
+)
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 FILES = {
     "": ("index.html", "text/html"),
@@ -71,6 +85,8 @@ def application(models: Sequence[Explored[Any]], port: int, token: str = "") -> 
         and the server answers to any name of its machine.
     """
     one_at_a_time = asyncio.Semaphore(1)
+    has_pictures = any(isinstance(model, ExploredImages) for model in models)
+    most = MAX_BODY_WITH_PICTURE if has_pictures else MAX_BODY
 
     def check(request: Request) -> None:
         host = request.headers.get("host", "")
@@ -94,10 +110,12 @@ def application(models: Sequence[Explored[Any]], port: int, token: str = "") -> 
 
         return serve
 
-    def answer(function: Callable[[Any, Callable[[], bool]], Any]) -> Callable[[Request], Awaitable[Response]]:
+    def answer(
+        function: Callable[[Any, Callable[[], bool]], Any], most: int
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
             check(request)
-            asked = await _body(request)
+            asked = await _body(request, most)
             gone = threading.Event()
             try:
                 async with one_at_a_time, _watched(request, gone):
@@ -158,8 +176,9 @@ def application(models: Sequence[Explored[Any]], port: int, token: str = "") -> 
 
     routes = [Route(f"/{path}", file(*of_file)) for path, of_file in FILES.items()]
     routes.append(Route("/api/about", about))
-    answers = (look, effects, attributions, induction, patch, generate)
-    routes += [Route(f"/api/{asked.__name__}", answer(asked), methods=["POST"]) for asked in answers]
+    of_texts, of_pictures = (induction, patch, generate), (look, effects, attributions)
+    answers = [(asked, MAX_BODY) for asked in of_texts] + [(asked, most) for asked in of_pictures]
+    routes += [Route(f"/api/{asked.__name__}", answer(asked, size), methods=["POST"]) for asked, size in answers]
     handlers: Mapping[Any, Any] = {HTTPException: refused, Exception: broken}
     return Starlette(routes=routes, exception_handlers=handlers)
 
@@ -187,22 +206,22 @@ async def _watched(request: Request, gone: threading.Event) -> AsyncGenerator[No
         watching.cancel()
 
 
-async def _body(request: Request) -> Any:
+async def _body(request: Request, most: int) -> Any:
     """Return the JSON of a request; raise HTTPException if it is too long, or is none."""
     parts, size = [], 0
     try:
         async with asyncio.timeout(MAX_SECONDS):
             async for part in request.stream():
                 size += len(part)
-                if size > MAX_BODY:
-                    raise HTTPException(413, f"the request has more than {MAX_BODY:,} bytes")
+                if size > most:
+                    raise HTTPException(413, f"the request has more than {most:,} bytes")
                 parts.append(part)
     except TimeoutError:
         raise HTTPException(408, "the request did not arrive in time") from None
     except ClientDisconnect:
         raise HTTPException(400, "the client has gone") from None
     try:
-        return parse_json(b"".join(parts), MAX_BODY)
+        return parse_json(b"".join(parts), most)
     except ValueError as error:
         raise HTTPException(400, f"the request cannot be read: {error}") from None
 

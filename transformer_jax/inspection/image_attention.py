@@ -52,7 +52,13 @@ class ImageMaps(NamedTuple):
 
 def image_maps(config: ModelConfig, params: Params, pixels: UInt8[np.ndarray, "height width channels"]) -> ImageMaps:
     """Return the attention of a model with these pixels; `config` is resolved."""
-    weights = capture(config, params, {"inputs": pixels[None]}).weights[_KIND][:, 0]
+    return maps_of(config, pixels, capture(config, params, {"inputs": pixels[None]}).weights[_KIND][:, 0])
+
+
+def maps_of(
+    config: ModelConfig, pixels: UInt8[np.ndarray, "height width channels"], weights: Float[np.ndarray, "L N T S"]
+) -> ImageMaps:
+    """Return the maps of pixels whose attention weights are known."""
     grid = config.image_size // config.patch_size
     patches = _of_patches(weights, config.class_token).reshape(*weights.shape[:2], grid, grid)
     rolled = _of_patches(rollout(weights), config.class_token).reshape(grid, grid)
@@ -150,7 +156,7 @@ def image_page(maps: ImageMaps, shown: ImageSelection, about: Mapping[str, str])
     """
     data = {
         "about": list(about.items()),
-        "picture": f"data:image/png;base64,{base64.b64encode(_png(maps.pixels)).decode('ascii')}",
+        "picture": f"data:image/png;base64,{base64.b64encode(png_bytes(maps.pixels)).decode('ascii')}",
         "grid": len(maps.rollout),
         "layers": [layer + 1 for layer in shown.layers],
         "heads": [head + 1 for head in shown.heads],
@@ -164,7 +170,8 @@ def image_page(maps: ImageMaps, shown: ImageSelection, about: Mapping[str, str])
     return before + written + after
 
 
-def _png(pixels: np.ndarray) -> bytes:
+def png_bytes(pixels: np.ndarray) -> bytes:
+    """Return pixels [height, width, channels] as a PNG file: grey, or the first three channels as colours."""
     from PIL import Image
 
     data = io.BytesIO()

@@ -34,11 +34,12 @@ def read_image(path: Path | str) -> bytes:
     return read_bytes(path, MAX_IMAGE_BYTES)
 
 
-def with_image(data: bytes, use: Callable[[Image.Image], T]) -> T:
+def with_image(data: bytes, use: Callable[[Image.Image], T], most_pixels: int = MAX_PIXELS) -> T:
     """Return what a function makes of an image, the first one of an animation.
 
     Args:
       data: of a PNG or JPEG file. use: of the opened image, whose pixels are decoded when it asks for them.
+      most_pixels: of an image that is not too large.
     Raises: ValueError if it is no such file, is too large or is damaged, and as `use` does.
     """
     from PIL.JpegImagePlugin import JpegImageFile
@@ -51,14 +52,14 @@ def with_image(data: bytes, use: Callable[[Image.Image], T]) -> T:
         # Not `Image.open`, which warns of some large images, tries other kinds of file, and has no bound for a side.
         image = kind(io.BytesIO(data))
         width, height = image.size
-        fits = max(width, height) <= MAX_SIDE and width * height <= MAX_PIXELS
+        fits = max(width, height) <= MAX_SIDE and width * height <= most_pixels
         if fits:
             image.load()
     except _DAMAGE as error:
         raise ValueError("cannot be read as PNG or JPEG: it is damaged or cut short") from error
     if not fits:
         raise ValueError(
-            f"has {width:,} x {height:,} pixels; expected at most {MAX_SIDE:,} a side and {MAX_PIXELS:,} in all"
+            f"has {width:,} x {height:,} pixels; expected at most {MAX_SIDE:,} a side and {most_pixels:,} in all"
         )
     with image:
         return use(image)

@@ -18,6 +18,7 @@ const OPTIONS = Object.fromEntries(CHOICES.map(([id, name]) => [name, [...byId(i
 let state = offered(saved ? { ...DEFAULTS, ...saved.state } : fromAddress(location.hash), OPTIONS);
 let models = saved ? saved.models : [];
 let asking = null, timer = null, isNew = state.place === 0;
+let picture = "", pictures = 0; // a file in base64, which is not in the address, and the number of those so far
 
 async function ask(path, body, signal) {
   const headers = { "Content-Type": "application/json", ...HEADERS };
@@ -32,6 +33,9 @@ function say(text, isError = false) {
   byId("status").className = isError ? "error" : "";
 }
 
+const questionTo = (about, number) => questionOf(about, number, { ...state, picture });
+const keyOf = (question) => JSON.stringify({ ...question, ...(question.picture ? { picture: pictures } : {}) });
+
 // A newer question cancels the one that waits.
 async function look() {
   if (saved) return draw();
@@ -42,7 +46,7 @@ async function look() {
     const found = [];
     for (const [number, { about }] of models.entries()) {
       const has = ([of, layer, head]) => about.attentions.some(({ name, layers, heads }) => name === of && layers.includes(layer) && head < heads);
-      const own = ablated.filter(has), asked = questionOf(about, number, state);
+      const own = ablated.filter(has), asked = questionTo(about, number);
       if (!asked) {
         found.push({ about, look: null, base: null });
         continue;
@@ -70,7 +74,7 @@ async function measure(found, signal) {
   for (const [number, { about, look }] of found.entries()) {
     if (!look || !about.measures.includes(state.measure) || look.losses?.length === 0) continue;
     const unit = look.units ? { unit: unitAt(look, state.place) } : {};
-    const asked = { ...questionOf(about, number, state), by_mean: state.by === "mean", ...unit };
+    const asked = { ...questionTo(about, number), by_mean: state.by === "mean", ...unit };
     const { numbers } = await ask(`api/${state.measure}`, asked, signal);
     look.measured = unit.unit;
     for (const [name, values] of Object.entries(numbers)) look.attention[name][state.measure] = values;
@@ -86,11 +90,11 @@ function unanswered(found, before) {
     const questions = {
       ...(state.other && model.about.kind === "language" ? { patch: { ...asked, other: state.other } } : {}),
       ...(state.generate && !units ? { generation: { ...asked, width, steps } } : {}),
-      ...(units ? { attributions: { ...questionOf(model.about, number, state), unit: unitAt(model.look, state.place) } } : {}),
+      ...(units ? { attributions: { ...questionTo(model.about, number), unit: unitAt(model.look, state.place) } } : {}),
     };
     return Object.entries(questions).flatMap(([name, question]) => {
       const known = before[number][name];
-      if (known?.asked !== JSON.stringify(question)) return [{ model, name, question }];
+      if (known?.asked !== keyOf(question)) return [{ model, name, question }];
       model[name] = known;
       return [];
     });
@@ -105,7 +109,7 @@ async function answer({ model, name, question }, signal) {
     if (error.name === "AbortError" || error instanceof TypeError) throw error;
     model[name] = { error: error.message };
   }
-  model[name].asked = JSON.stringify(question);
+  model[name].asked = keyOf(question);
 }
 
 function set(changes) {
@@ -121,9 +125,9 @@ function set(changes) {
 function focuser() {
   const sections = () => [...document.querySelectorAll(".model")];
   const number = sections().indexOf(document.activeElement?.closest(".model"));
-  const { place, source, head, patch, node, unit } = document.activeElement?.dataset ?? {};
-  const wanted = () => (unit !== undefined ? "[data-unit][aria-pressed=true]" : node !== undefined ? ".node.here" : patch !== undefined ? `[data-patch="${patch}"]` : place !== undefined ? `[data-place="${state.place}"]` : source !== undefined ? `[data-source="${state.source}"]` : `[data-head="${state.layer}.${state.head}"]`);
-  if (number < 0 || [place, source, head, patch, node, unit].every((part) => part === undefined)) return () => {};
+  const { place, source, head, patch, node, unit, map } = document.activeElement?.dataset ?? {};
+  const wanted = () => (unit !== undefined ? "[data-unit][aria-pressed=true]" : map !== undefined ? `[data-map="${state.head}"]` : node !== undefined ? ".node.here" : patch !== undefined ? `[data-patch="${patch}"]` : place !== undefined ? `[data-place="${state.place}"]` : source !== undefined ? `[data-source="${state.source}"]` : `[data-head="${state.layer}.${state.head}"]`);
+  if (number < 0 || [place, source, head, patch, node, unit, map].every((part) => part === undefined)) return () => {};
   return () => sections()[number]?.querySelector(wanted())?.focus();
 }
 
@@ -151,6 +155,21 @@ function draw() {
   byId("attention").value = chosenAttention(models[0].about, state)?.name ?? "";
 }
 
+async function choose(file) {
+  const most = Math.min(...models.map(({ about }) => about.most_bytes ?? Infinity));
+  if (!file) return;
+  if (file.size > most) throw new Error(`the picture has ${file.size.toLocaleString("en")} bytes; expected at most ${most.toLocaleString("en")}`);
+  const address = await new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(new Error("the picture cannot be read"));
+    reader.readAsDataURL(file);
+  });
+  picture = address.slice(address.indexOf(",") + 1);
+  pictures += 1;
+  look();
+}
+
 // Listens before anything is asked for, so that no typing is lost.
 function listen() {
   const boxes = BOXES.map((name) => [name, byId(name)]);
@@ -166,6 +185,7 @@ function listen() {
       timer = setTimeout(typed, 250);
     });
   }
+  byId("picture").addEventListener("change", (event) => choose(event.target.files[0]).catch((error) => say(error.message, true)));
   byId("attention").addEventListener("change", (event) => set({ attention: event.target.value }));
   byId("form").addEventListener("submit", (event) => event.preventDefault());
   for (const [id, name] of CHOICES) byId(id).addEventListener("change", (event) => set({ [name]: event.target.value }));
@@ -186,7 +206,7 @@ function listen() {
 async function start() {
   listen();
   if (saved) {
-    for (const id of [...BOXES, "by"]) byId(id).disabled = true;
+    for (const id of [...BOXES, "picture", "by"]) byId(id).disabled = true;
     const has = ({ about, look }, value) => !look || value in Object.values(look.attention)[0] || !about.attentions.length;
     for (const option of byId("measure").options) option.disabled = !models.every((model) => has(model, option.value));
     byId("save-page").hidden = byId("restore").hidden = true;
@@ -200,6 +220,12 @@ async function start() {
   byId("of-other").hidden = !models.some(({ about }) => about.kind === "language");
   byId("of-other").open = state.other !== "";
   for (const name of ["target", "second"]) byId(`of-${name}`).hidden = !models.some(({ about }) => about.reads.includes(name));
+  byId("of-text").hidden = !models.some(({ about }) => about.reads.includes("text"));
+  byId("of-picture").hidden = !models.some(({ about }) => about.kind === "image");
+  if (models.every(({ about }) => about.kind === "image")) {
+    byId("form-of").parentElement.hidden = true;
+    for (const value of ["previous", "first"]) byId("measure").querySelector(`[value=${value}]`).hidden = true;
+  }
   if (models.every(({ about }) => about.needs_text)) document.querySelector("[value=effects]").textContent = "fall of log P of the prediction without it, nats";
   if (!saved) for (const option of byId("measure").options) option.hidden = option.value === "induction" && !models.some(({ about }) => about.measures.includes("induction"));
   byId("models").textContent = models.map(({ about }) => `${about.label}: ${about.stacks}`).join(" · ");

@@ -7,6 +7,7 @@ import { unitAt } from "./state.js";
 export const PREDICTED = {
   labels: { class: "label", title: (unit) => `Label of ${unit.name}` },
   tags: { class: "tag", title: (unit) => `Tag of “${unit.name}”` },
+  image: { class: "label", title: (unit) => `Label of ${unit.name}` },
   masked: { class: "token", title: (unit) => `In the place of “${unit.name}”` },
 };
 

@@ -8,7 +8,7 @@ function save(name, type, text) {
   URL.revokeObjectURL(link.href);
 }
 
-const STYLED = ["fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "font", "text-anchor"];
+const STYLED = ["fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "font", "text-anchor", "image-rendering", "filter"];
 
 export function saveSvg(picture) {
   const copy = picture.cloneNode(true), before = picture.querySelectorAll("*");
@@ -33,7 +33,7 @@ export async function savePage(models, state, headers) {
     if (!response.ok) throw new Error(`${name}: ${response.statusText}`);
     return response.text();
   };
-  const page = await text("./"), css = await text("app.css"), names = ["state", "drawing", "comparison", "patching", "generation", "encoders", "panels", "export", "app"];
+  const page = await text("./"), css = await text("app.css"), names = ["state", "drawing", "comparison", "patching", "generation", "encoders", "images", "panels", "export", "app"];
   const scripts = await Promise.all(names.map((name) => text(`${name}.js`)));
   const joined = scripts.map((script) => script.replace(/^import .*$/gm, "").replace(/^export /gm, "")).join("\n").replaceAll("</script", "<\\/script");
   const data = JSON.stringify({ state, models }, plain).replaceAll("<", "\\u003c");

@@ -2,6 +2,7 @@
 
 import { drawn, element, lines, matrix, move, percent, signed } from "./drawing.js";
 import { PREDICTED, attributed, masked, tagged } from "./encoders.js";
+import { pictured } from "./images.js";
 import { generation } from "./generation.js";
 import { patching } from "./patching.js";
 import { chosenAttention, isOut, unitAt } from "./state.js";
@@ -10,14 +11,19 @@ import { chosenAttention, isOut, unitAt } from "./state.js";
 // out. act: functions that change the state.
 export function modelPanels(model, state, act) {
   const { look, about } = model;
-  const parts = !look ? [element("p", { class: "hint" }, about.reads.length > 1 ? "Type both texts." : "Type a text.")] : [
+  const parts = !look ? [element("p", { class: "hint" }, missing(about))] : [
     ...(look.units ? ofEncoder(model, state, act) : ofGenerator(model, state, act)),
     heads(look, about, state, act),
-    attention(look, about, state, act),
+    about.kind === "image" ? pictured(model, state, act) : attention(look, about, state, act),
     lens(look, about, state, act),
     ...(look.units ? [] : [patching(model.patch, state, act), generation(model.generation ?? null, state, act)]),
   ];
   return element("section", { class: "model", "aria-label": about.label }, element("h2", {}, about.label), ...parts);
+}
+
+function missing({ kind, reads }) {
+  if (kind === "image") return "Choose a picture.";
+  return reads.length > 1 ? "Type both texts." : "Type a text.";
 }
 
 function ofGenerator({ look, base, about }, state, act) {
@@ -28,6 +34,7 @@ function ofGenerator({ look, base, about }, state, act) {
 function ofEncoder(model, state, act) {
   const { look, base, about } = model;
   const of = { tags: tagged, masked };
+  if (about.kind === "image") return [predictions(look, base, about, state)];
   return [attributed(model, state, act), ...(about.kind in of ? [of[about.kind](model, state, act)] : []), predictions(look, base, about, state)];
 }
 
