@@ -9,7 +9,7 @@ from support import assert_close, make_batch, random_params, tiny
 
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.inspection.places import run_with
-from transformer_jax.inspection.probes import accuracy, probe, text_states
+from transformer_jax.inspection.probes import accuracy, held_out_of_labels, probe, text_states
 
 
 @functools.cache
@@ -64,6 +64,26 @@ def test_a_group_is_on_one_side_of_the_split():
     assert found.accuracies["group"].value < 0.9
 
 
+def test_a_share_of_the_groups_of_every_label_is_held_out():
+    labels = ["often"] * 40 + ["rare"] * 4 + ["two"] * 4
+    groups = [*range(40), *range(40, 44), 44, 44, 45, 45]
+    for seed in range(5):
+        chosen = held_out_of_labels(labels, groups, 0.25, seed)
+        assert (chosen[:40].sum(), chosen[40:44].sum(), chosen[44:].sum()) == (10, 1, 2)
+        assert chosen[44] == chosen[45] != chosen[46] == chosen[47]
+    assert (chosen != held_out_of_labels(labels, groups, 0.25, 0)).any()
+    with pytest.raises(DataError, match="label 'b' has too few examples: 1 that differ"):
+        held_out_of_labels(["a", "a", "b", "b"], [0, 1, 2, 2])
+
+
+def test_examples_that_count_can_be_named():
+    planted, _, labels = examples()
+    found = probe({"planted": planted}, labels, held_out=np.arange(len(labels)) >= 300)
+    wrong = [*labels[:300], *(f"label {(int(label[-1]) + 1) % 3}" for label in labels[300:])]
+    assert found.accuracies["planted"].value == 1
+    assert probe({"planted": planted}, wrong, held_out=np.arange(len(labels)) >= 300).accuracies["planted"].value == 0
+
+
 def test_intervals_are_wilsons():
     right = np.arange(10) < 8
     # Wilson's interval of 8 of 10, and with 10 groups of three equal examples.
@@ -110,6 +130,8 @@ FEATURES = {"x": np.zeros((4, 2))}
         (lambda: probe(FEATURES, list("aaaa")), DataError, "one label alone"),
         (lambda: probe(FEATURES, list("abab"), [1, 1, 1, 1]), DataError, "1 groups of examples"),
         (lambda: probe(FEATURES, list("abab"), held_out=1.0), ConfigError, "held_out=1.0: expected a share"),
+        (lambda: probe(FEATURES, list("abab"), held_out=np.ones(3, bool)), DataError, "'held_out' has 3 examples"),
+        (lambda: probe(FEATURES, list("abab"), held_out=np.zeros(4, bool)), DataError, "0 of 4 examples count"),
         (lambda: probe(FEATURES, list("abab"), l2=0.0), ConfigError, "l2=0.0: expected more than 0"),
         (lambda: text_states(tiny(), {}, make_batch(), "sum"), ConfigError, "pooling=sum: expected one of first"),
     ],

@@ -110,6 +110,18 @@ def integer(values: flags.FlagValues, name: str, help: str, default: int | None,
     flags.DEFINE(parser, name, default, help, values, serializer, allow_overwrite=False)
 
 
+class _NumberParser(flags.ArgumentParser):
+    def parse(self, argument: str | float) -> float:
+        try:
+            return float(argument)
+        except ValueError:
+            raise ValueError("expected a number") from None
+
+
+def number(values: flags.FlagValues, name: str, help: str, default: float) -> None:
+    flags.DEFINE(_NumberParser(), name, default, help, values, flags.ArgumentSerializer(), allow_overwrite=False)
+
+
 def switch(values: flags.FlagValues, name: str, help: str, default: bool = False) -> None:
     flags.DEFINE_boolean(name, default, help, flag_values=values, allow_overwrite=False)
 

@@ -15,7 +15,20 @@ from transformer_jax.config import ExperimentConfig, leaf_fields
 
 COMMANDS = (
     *("train", "evaluate", "compare", "generate", "predict", "score", "convert", "config", "inspect", "attention"),
-    *("explore", "lens", "ablate", "patch", "plot", "embeddings", "sweep", "report", "runs", "prepare", "list"),
+    *(
+        "explore",
+        "lens",
+        "ablate",
+        "patch",
+        "probe",
+        "plot",
+        "embeddings",
+        "sweep",
+        "report",
+        "runs",
+        "prepare",
+        "list",
+    ),
     *("doctor", "quickstart"),
 )
 

@@ -1,11 +1,11 @@
-"""Parts of the commands `lens`, `ablate` and `patch`: the language model, the ids of a text, tables and figures."""
+"""Parts of the commands `lens`, `ablate`, `patch` and `probe`: the model, the ids of a text, files, tables, figures."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_jax.cli.arguments import Arguments
 from transformer_jax.errors import ConfigError, DataError
@@ -49,6 +49,35 @@ def texts_of(flag: str, path: str) -> dict[str, str]:
     if not texts:
         raise DataError(f"--{flag}={path} has no lines")
     return texts
+
+
+class Labelled(NamedTuple):
+    """Texts with labels, and the name of each in an error."""
+
+    names: list[str]
+    texts: list[str]
+    labels: list[str]
+
+
+def labelled_texts_of(flag: str, path: str) -> Labelled:
+    """Return the texts and labels of a file with `text<TAB>label` lines; DataError for a bad line, or none."""
+    names, texts, labels = [], [], []
+    for name, line in texts_of(flag, path).items():
+        text, tab, label = line.rpartition("\t")
+        if not tab:
+            raise DataError(f"--{name}: has no tab; expected a text, a tab and its label")
+        for what, part in (("text", text), ("label", label)):
+            if not part.strip():
+                raise DataError(f"--{name}: has no {what}")
+        names.append(name)
+        texts.append(text)
+        labels.append(label.strip())
+    return Labelled(names, texts, labels)
+
+
+def layer_names(count: int) -> list[str]:
+    """Return the names of so many residual streams: `embedding`, `layer 0`, ..."""
+    return ["embedding", *(f"layer {layer}" for layer in range(count - 1))]
 
 
 def ids_of(model: LanguageModel, flag: str, text: str) -> list[int]:

@@ -65,7 +65,7 @@ def probe(
     labels: Sequence[str],
     groups: Sequence[Hashable] | None = None,
     types: Sequence[str] | None = None,
-    held_out: float = 0.25,
+    held_out: float | Bool[np.ndarray, " N"] = 0.25,
     l2: float = 1.0,
     seed: int = 0,
 ) -> Probed:
@@ -76,16 +76,22 @@ def probe(
       groups: examples of one group, such as the words of a sentence, are on the same side of the split, and intervals
         take them as dependent; default: every example is a group.
       types: of the N examples, such as words, for the control task; default: every example has its own.
-      held_out: share of the groups that count; l2: the penalty; seed: of the split and of the control task.
-    Raises: DataError for lengths that differ, features that are not finite, or a training part with one label alone;
-      ConfigError for numbers out of range.
+      held_out: share of the groups that count, or whether each example counts, such as `held_out_of_labels`.
+      l2: the penalty; seed: of the split and of the control task.
+    Raises: DataError for lengths that differ, features that are not finite, a training part with one label alone, or
+      examples of which all or none count; ConfigError for numbers out of range.
     """
-    if not 0 < held_out < 1:
-        raise ConfigError(f"held_out={held_out}: expected a share between 0 and 1")
+    if isinstance(held_out, float | int):
+        _check_share(held_out)
     if not l2 > 0:
         raise ConfigError(f"l2={l2}: expected more than 0")
     count = len(labels)
-    given = {**features, "groups": groups, "types": types}
+    given = {
+        **features,
+        "groups": groups,
+        "types": types,
+        "held_out": None if isinstance(held_out, float | int) else held_out,
+    }
     for name, values in given.items():
         if values is not None and len(values) != count:
             raise DataError(f"'{name}' has {len(values)} examples, but there are {count} labels")
@@ -95,7 +101,11 @@ def probe(
     names, truth = np.unique(np.asarray(labels, str), return_inverse=True)
     numbers = _numbered(range(count) if groups is None else groups)
     rng = np.random.default_rng(seed)
-    is_held_out = _held_out(numbers, held_out, rng)
+    is_held_out = _held_out(numbers, held_out, rng) if isinstance(held_out, float | int) else held_out
+    if not 0 < is_held_out.sum() < count:
+        raise DataError(
+            f"{is_held_out.sum()} of {count} examples count; expected some to fit a probe, and some to score it"
+        )
     if len(np.unique(truth[~is_held_out])) < 2:
         raise DataError("the training part has one label alone; give more examples")
     control = rng.permutation(truth) if types is None else _of_types(types, truth, rng)
@@ -116,8 +126,36 @@ def probe(
     )
 
 
+def held_out_of_labels(
+    labels: Sequence[str], groups: Sequence[Hashable], share: float = 0.25, seed: int = 0
+) -> Bool[np.ndarray, " N"]:
+    """Return which examples are held out: of each label this share of its groups, at least one and not all.
+
+    Args: groups: of the N examples; one is on one side of the split, with the label of its first example.
+    Raises: DataError for a label with fewer than two groups; ConfigError for a share out of range.
+    """
+    _check_share(share)
+    numbers = _numbered(groups)
+    firsts = np.unique(numbers, return_index=True)[1]  # the first example of every group
+    of_groups, rng, chosen = np.asarray(labels, str)[firsts], np.random.default_rng(seed), []
+    for label in sorted({*labels}):
+        own = rng.permutation(np.flatnonzero(of_groups == label))
+        if len(own) < 2:
+            raise DataError(
+                f"label '{label}' has too few examples: {len(own)} that differ; expected at least 2, one to fit a "
+                "probe and one to score it"
+            )
+        chosen += own[: min(max(round(share * len(own)), 1), len(own) - 1)].tolist()
+    return np.isin(numbers, chosen)
+
+
 def text_states(
-    model: ModelConfig, params: Params, batch: Batch, pooling: str = "mean", head: nn.Module | None = None
+    model: ModelConfig,
+    params: Params,
+    batch: Batch,
+    pooling: str = "mean",
+    head: nn.Module | None = None,
+    skip: int = 0,
 ) -> dict[str, Float[np.ndarray, "B D"]]:
     """Return one vector of each text from every residual stream of the first stack, by place, in the order of layers.
 
@@ -125,6 +163,7 @@ def text_states(
       model, params, batch, head: as of `run_with`. Tokens outside of the batch's `inputs_mask` do not count; for a
         decoder alone, nor those outside of `targets_mask`, or without `weights`.
       pooling: `mean` of the tokens, or `first`, `last` or `max`.
+      skip: number of tokens at the beginning of every row that do not count, such as the start.
     Raises: ConfigError for another pooling, and for a model without a residual stream.
     """
     if pooling not in POOLINGS:
@@ -133,7 +172,8 @@ def text_states(
     read = run_with(model, params, batch, streams, None, head).places
     mask = counted_targets(batch) if model.stacks[0] == "decoder" else batch.get("inputs_mask")
     is_token = jnp.ones(read[streams[0]].shape[:2], bool) if mask is None else jnp.asarray(mask)
-    return {name: np.asarray(POOLINGS[pooling](read[name], is_token), np.float32) for name in streams}
+    pool, counted = POOLINGS[pooling], is_token[:, skip:]
+    return {name: np.asarray(pool(read[name][:, skip:], counted), np.float32) for name in streams}
 
 
 def accuracy(right: Bool[np.ndarray, " n"], groups: Int[np.ndarray, " n"]) -> Accuracy:
@@ -153,6 +193,11 @@ def accuracy(right: Bool[np.ndarray, " n"], groups: Int[np.ndarray, " n"]) -> Ac
     centre = (share + _Z**2 / (2 * size)) / (1 + _Z**2 / size)
     half = _Z / (1 + _Z**2 / size) * np.sqrt(share * (1 - share) / size + _Z**2 / (4 * size**2))
     return Accuracy(share, max(float(centre - half), 0.0), min(float(centre + half), 1.0))
+
+
+def _check_share(held_out: float) -> None:
+    if not 0 < held_out < 1:
+        raise ConfigError(f"held_out={held_out}: expected a share between 0 and 1")
 
 
 def _numbered(values: Sequence[Hashable]) -> Int[np.ndarray, " N"]:

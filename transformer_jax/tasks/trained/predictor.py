@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.batching import EvaluationBatches
 from transformer_jax.data.columns import EncodedSplit
 from transformer_jax.data.images import ImageColumn, Picture, read_picture
 from transformer_jax.data.labels import NamedLabels
@@ -52,6 +53,17 @@ class Tags(NamedTuple):
     words: list[str]
     tags: list[str]
     probabilities: list[dict[str, float]]
+
+
+class Readable(NamedTuple):
+    """Examples that a model can read, by number, as a source has them; the same encoded; the problems of the others.
+
+    encoded: None if there are no such examples.
+    """
+
+    rows: dict[int, dict[str, Any]]
+    encoded: EncodedSplit | None
+    problems: dict[int, str]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -97,27 +109,36 @@ class Predictor(abc.ABC, Generic[T]):
 
     def attempt(self, examples: Sequence[Any]) -> list[T | Problem]:
         """Return the prediction for every example, or the reason why it has none."""
-        found: list[T | Problem] = [Problem("")] * len(examples)
+        given = self.readable(examples)
+        found: list[T | Problem] = [Problem(given.problems.get(number, "")) for number in range(len(examples))]
+        if given.encoded is not None:
+            outputs = outputs_of_batches(self.config, self.params, self.batches(given.encoded))
+            predictions = self._predictions([*given.rows.values()], given.encoded, outputs)
+            for number, prediction in zip(given.rows, predictions, strict=True):
+                found[number] = prediction
+        return found
+
+    def readable(self, examples: Sequence[Any]) -> Readable:
+        """Return the examples that the model can read, and the problems of the others."""
+        problems: dict[int, str] = {}
         rows: dict[int, dict[str, Any]] = {}
         for number, example in enumerate(examples):
             try:
                 check_text(example)
                 rows[number] = self.features(example)
             except ValueError as error:
-                found[number] = Problem(str(error))
+                problems[number] = str(error)
         if rows:
             numbers, encoded = [*rows], self.encoded([*rows.values()])
             for place, problem in self._too_long(encoded).items():
-                found[numbers[place]] = Problem(problem)
+                problems[numbers[place]] = problem
                 del rows[numbers[place]]
-        if rows:
-            encoded = self.encoded([*rows.values()])
-            tokens, table = self.config.evaluation.tokens_per_batch, position_table_rows(self.config.model)
-            batches = self.task.evaluation_batches(self.config, encoded, tokens, table)
-            outputs = outputs_of_batches(self.config, self.params, batches)
-            for number, prediction in zip(rows, self._predictions([*rows.values()], encoded, outputs), strict=True):
-                found[number] = prediction
-        return found
+        return Readable(rows, self.encoded([*rows.values()]) if rows else None, problems)
+
+    def batches(self, encoded: EncodedSplit) -> EvaluationBatches:
+        """Return the batches in which the model reads examples, those of `Readable.encoded`."""
+        tokens, table = self.config.evaluation.tokens_per_batch, position_table_rows(self.config.model)
+        return self.task.evaluation_batches(self.config, encoded, tokens, table)
 
     @abc.abstractmethod
     def features(self, example: Any) -> dict[str, Any]:
