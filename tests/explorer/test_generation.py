@@ -13,7 +13,7 @@ from support import assert_close
 
 from transformer_jax.errors import DataError
 from transformer_jax.explorer.generation import MAX_STEPS, MAX_WIDTH
-from transformer_jax.explorer.views import explored
+from transformer_jax.explorer.kinds import explored
 from transformer_jax.inspection.attention import capture
 from transformer_jax.tasks.trained.lines import Line
 
