@@ -69,11 +69,11 @@ def _loaded(config, tokenizer, labels=()):
     return Loaded(config, params, tokenizer, (1,), None, Path("run"), None, tuple(labels))
 
 
-_SIZES = {"num_encoder_layers": 2, "norm_position": "pre", "position_encoding": "learned", "max_length": 24}
+_SIZES = {"norm_position": "pre", "position_encoding": "learned", "max_length": 24}
 
 
-def _labelled(task, data, **model):
-    settings = labelled_support.config(task, data, {**_SIZES, **model})
+def _labelled(name, data, model, **task):
+    settings = labelled_support.config(name, data, {**_SIZES, **model}, **task)
     with tempfile.TemporaryDirectory() as folder:
         corpus = labelled_support.data_of(settings, Path(folder))
     return _loaded(settings, corpus.tokenizer, corpus.labels)
@@ -83,13 +83,19 @@ def _labelled(task, data, **model):
 def classifier():
     """Return a classifier of pairs of texts in three labels."""
     data = {"source": "text", "dir": "unused", "format": "tsv", "second_feature": "3"}
-    return _labelled("classification", data, token_types=2)
+    return _labelled("classification", data, {"num_encoder_layers": 2, "token_types": 2})
+
+
+@functools.cache
+def decoder_classifier():
+    """Return a classifier of texts in three labels, which reads them from left to right."""
+    return _labelled("classification", {}, {"architecture": "decoder_only", "num_decoder_layers": 2}, pooling="mean")
 
 
 @functools.cache
 def tagger():
     """Return a tagger of words in five tags."""
-    return _labelled("tagging", {})
+    return _labelled("tagging", {}, {"num_encoder_layers": 2})
 
 
 @functools.cache

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from explorer_support import classifier, masked_model, tagger
+from explorer_support import classifier, decoder_classifier, masked_model, tagger
 from support import assert_close
 
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.explorer.encoders import log_prob_of
 from transformer_jax.explorer.kinds import explored
-from transformer_jax.explorer.passes import Head
+from transformer_jax.explorer.passes import Head, seen
 from transformer_jax.inspection.attribution import integrated_gradients
 from transformer_jax.inspection.places import run_with
 
@@ -47,6 +47,32 @@ def test_labels_of_a_pair_of_texts_are_those_of_predict():
     assert len(look["lens"]) == 3
     assert [token for token in look["tokens"]["encoder"] if not token.startswith("<")] == " ".join(PAIR).split()
     assert_close(weights_of(look).sum(-1), np.ones((2, 2, len(look["tokens"]["encoder"]))), 1e-3)
+
+
+@pytest.mark.slow
+def test_a_decoder_reads_a_text_without_its_padding():
+    page = explored(decoder_classifier(), "m")
+    look = page.look(PAIR[0])
+    (label,) = page.predictor.predict([PAIR[0]])
+    assert shown(look["predictions"][0]) == pytest.approx(label.probabilities, abs=2e-5)
+    assert [token for token in look["tokens"]["decoder"] if not token.startswith("<")] == PAIR[0].split()
+    assert look["attention"]["decoder/self_attention"]["causal"]
+    found, row = page.attributions(PAIR[0]), page.row(PAIR[0])
+    assert row.length < row.padded
+    alone = {name: jnp.asarray(array[:, : row.length]) for name, array in row.batch.items()}
+    measure = functools.partial(log_prob_of, place=(), number=page.trained.labels.index(found["of"]))
+    expected = integrated_gradients(page.model, page.trained.params, alone, measure, head=page.head)
+    assert_close(found["by_token"], expected.by_token[0], 2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", [classifier, tagger, masked_model])
+def test_a_short_text_compiles_nothing_after_the_start(made):
+    page = explored(made(), "m")
+    page.warm_up()
+    before = seen._cache_size()
+    page.look("fine film", second="yes" if len(page.reads) > 1 else "")
+    assert seen._cache_size() == before
 
 
 @pytest.mark.slow

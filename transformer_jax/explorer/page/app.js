@@ -207,7 +207,7 @@ async function start() {
   listen();
   if (saved) {
     for (const id of [...BOXES, "picture", "by"]) byId(id).disabled = true;
-    const has = ({ about, look }, value) => !look || value in Object.values(look.attention)[0] || !about.attentions.length;
+    const has = ({ about, look }, value) => !look || !about.attentions.length || value in Object.values(look.attention)[0];
     for (const option of byId("measure").options) option.disabled = !models.every((model) => has(model, option.value));
     byId("save-page").hidden = byId("restore").hidden = true;
     say("A saved page: it shows what was computed, and computes nothing.");
