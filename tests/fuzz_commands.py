@@ -55,7 +55,7 @@ def flags(case: Case) -> Outcome:
         ["sweep", f"--study={study / 'experiments' / 'heads'}", "--num_workers=0", "--workdir=/proc/x"],
         ["prepare", "--dataset=no_such_dataset", "--data_dir=/proc/x"],
         ["embeddings", f"--checkpoint={run}", "--neighbours=1", "--analogy=1:2::3", "--count=2", f"--output={out}"],
-        ["attention", f"--checkpoint={run}", "--text=1 2", "--target=2 1", "--layer=1", "--head=1", f"--output={out}"],
+        ["attention", f"--checkpoint={run}", "--text=1 2", "--target=2 1", "--layer=0", "--head=1", f"--output={out}"],
         ["compare", str(run), str(run), "--splits=test", "--samples=3", "--seed=2"],
         ["convert", f"--checkpoint={run}", f"--to={out}", "--family=marian", "--dtype=float16", "--shard_mb=1"],
         ["convert", f"--from={corpus}", f"--workdir={out}", "--config=quickstart", "--config.seed=1"],

@@ -90,7 +90,7 @@ LIFECYCLES = {
             Use(("generate", "--text="), "\n"),  # an empty source has an empty translation
             Use(
                 ("attention", "--text=1 2 3", "--target=3 2 1"),
-                written="attention/decoder_cross_attention_layer_1.png",
+                written="attention/decoder_cross_attention_layer_0.png",
             ),
             Use(("inspect",), "(?s)(?!.*not counted).*"),
         ),

@@ -38,7 +38,7 @@ def test_attention(run, tmp_path, capsys):
     flags = [f"--checkpoint={run}", "--text=12 7", "--target=7 <b>", f"--output={tmp_path / 'new' / 'folder'}"]
     assert run_main(["attention", *flags]) == 0
     folder = tmp_path / "new" / "folder"
-    pictures = [f"{kind}_layer_1.png" for kind in KINDS]
+    pictures = [f"{kind}_layer_0.png" for kind in KINDS]
     assert {path.name for path in folder.iterdir()} == {"attention.html", "attention.npz", *pictures}
     arrays = np.load(folder / "attention.npz")
     loaded = load(run)
@@ -62,13 +62,13 @@ def test_attention_of_a_translation_goes_to_the_run(tmp_path, run, capsys):
     linked.mkdir()
     (linked / "checkpoints").symlink_to(run / "checkpoints")
     for path, folder in ((linked, "attention"), (linked / "checkpoints" / "8", "attention/step_8")):
-        flags = [f"--checkpoint={path}", "--text=12 7", "--layer=1", "--head=2", "--decode.beam_size=2"]
+        flags = [f"--checkpoint={path}", "--text=12 7", "--layer=0", "--head=1", "--decode.beam_size=2"]
         assert run_main(["attention", *flags]) == 0
         assert (linked / folder / "attention.html").exists()
         out = capsys.readouterr().out
         assert "translation: " in out
-        assert "head 2" in out
-        assert "head 1" not in out
+        assert "head 1" in out
+        assert "head 0" not in out
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_attention_of_a_translation_goes_to_the_run(tmp_path, run, capsys):
         (["--text= "], "--text is empty; give a sentence"),
         (["--text=1", "--target="], "--target is empty; give a sentence"),
         (
-            ["--text=1", "--layer=2"],
-            "--layer=2: the model has layers 1 to 1 of the encoder, layers 1 to 1 of the decoder",
+            ["--text=1", "--layer=1"],
+            "--layer=1: the model has layers 0 to 0 of the encoder, layers 0 to 0 of the decoder",
         ),
-        (["--text=1", "--head=3"], "--head=3: the model has heads 1 to 2"),
-        (["--text=1", "--head=0"], "--head=0: expected at least 1"),
+        (["--text=1", "--head=2"], "--head=2: the model has heads 0 to 1"),
+        (["--text=1", "--head=-1"], "--head=-1: expected at least 0"),
         (["--text=1", "--output=/dev/null/x"], "--output=/dev/null/x: cannot be made: Not a directory"),
         (["--text=" + "1 2 " * 60], "a picture shows at most 120"),
     ],

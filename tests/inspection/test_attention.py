@@ -183,16 +183,16 @@ def test_selection():
     everything = selection(model)
     assert everything.heads == [0, 1, 2, 3]
     assert list(everything.layers.values()) == [[0, 1, 2], [0, 1], [0, 1]]
-    one = selection(model, layer=3, head=2)
+    one = selection(model, layer=2, head=1)
     assert (one.heads, list(one.layers.values())) == ([1], [[2], [], []])
 
 
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"layer": 4}, "--layer=4: the model has layers 1 to 3 of the encoder, layers 1 to 2 of the decoder"),
-        ({"layer": 0}, "--layer=0: the model has"),
-        ({"head": 5}, "--head=5: the model has heads 1 to 4"),
+        ({"layer": 3}, "--layer=3: the model has layers 0 to 2 of the encoder, layers 0 to 1 of the decoder"),
+        ({"layer": -1}, "--layer=-1: the model has"),
+        ({"head": 4}, "--head=4: the model has heads 0 to 3"),
     ],
 )
 def test_no_such_layer_or_head(asked, message):
@@ -234,8 +234,8 @@ def test_maps_of_a_recurrent_model(translator):
     weights = maps.weights["decoder_cross_attention"]
     assert weights.shape == (1, 1, len(maps.read), len(maps.source))
     np.testing.assert_allclose(weights.sum(-1), 1.0, rtol=1e-6)
-    with pytest.raises(ConfigError, match="--layer=2: the model has layers 1 to 1 of the decoder"):
-        selection(generator.config.model, layer=2)
+    with pytest.raises(ConfigError, match="--layer=1: the model has layers 0 to 0 of the decoder"):
+        selection(generator.config.model, layer=1)
 
 
 def test_a_recurrent_model_without_attention(translator):
@@ -246,7 +246,7 @@ def test_a_recurrent_model_without_attention(translator):
 
 
 def test_layers_without_attention_are_left_out():
-    """Of G A G A G, layers 2 and 4 (counted from 1) have attention; the others have NaN in its place."""
+    """Of G A G A G, layers 1 and 3 have attention; the others have NaN in its place."""
     config = tiny(architecture="decoder_only", **HYBRIDS[0])
     params, batch = random_params(config), {"decoder_inputs": np.array([[3, 5, 6, 7]], np.int32)}
     check_model(config, params)
@@ -256,9 +256,9 @@ def test_layers_without_attention_are_left_out():
     shown = selection(config)
     assert shown.layers == {"decoder_self_attention": [1, 3]}
     attention_command._check_finite({kind: weights[layers] for kind, layers in shown.layers.items()})
-    assert selection(config, layer=4).layers == {"decoder_self_attention": [3]}
-    with pytest.raises(ConfigError, match="--layer=3 has no attention"):
-        selection(config, layer=3)
+    assert selection(config, layer=3).layers == {"decoder_self_attention": [3]}
+    with pytest.raises(ConfigError, match="--layer=2 has no attention"):
+        selection(config, layer=2)
     without = tiny(architecture="decoder_only", mixer="gated_delta")
     with pytest.raises(ConfigError, match="no layer of this model has attention to show"):
         check_model(without, random_params(without))

@@ -53,11 +53,11 @@ def test_maps_are_the_weights_of_the_model(class_token):
 def test_the_selection():
     config = ModelConfig(**FIELDS, num_encoder_layers=3, emb_dim=8, num_heads=2)
     assert image_selection(config) == ([0, 1, 2], [0, 1])
-    assert image_selection(config, 3, 1) == ([2], [0])
-    with pytest.raises(ConfigError, match="--layer=4: the model has layers 1 to 3"):
-        image_selection(config, 4)
-    with pytest.raises(ConfigError, match="--head=0: the model has heads 1 to 2"):
-        image_selection(config, None, 0)
+    assert image_selection(config, 2, 0) == ([2], [0])
+    with pytest.raises(ConfigError, match="--layer=3: the model has layers 0 to 2"):
+        image_selection(config, 3)
+    with pytest.raises(ConfigError, match="--head=2: the model has heads 0 to 1"):
+        image_selection(config, None, 2)
 
 
 def maps_of(pixels):
@@ -70,7 +70,7 @@ def test_the_picture_shows_the_weights_over_the_image():
     maps = maps_of(IMAGE)
     figure = layer_figure(maps, 0, [1, 0])
     axes = [a for a in figure.axes if a.images]
-    assert [a.get_title() for a in axes] == ["head 2", "head 1"]
+    assert [a.get_title() for a in axes] == ["head 1", "head 0"]
     for one, head in zip(axes, (1, 0), strict=True):
         image, weights = one.images
         np.testing.assert_array_equal(image.get_array(), IMAGE[..., 0])
@@ -120,7 +120,7 @@ def test_the_command(tmp_path, capsys):
     capsys.readouterr()
     assert run_main(["attention", f"--checkpoint={run}", f"--image={tmp_path / 'a.png'}"]) == 0
     assert "prediction: " in capsys.readouterr().out
-    files = {"attention.html", "attention.npz", "layer_1.png", "rollout.png"}
+    files = {"attention.html", "attention.npz", "layer_0.png", "rollout.png"}
     assert {file.name for file in (run / "attention").iterdir()} == files
     with np.load(run / "attention" / "attention.npz") as arrays:
         np.testing.assert_array_equal(arrays["pixels"], IMAGE)

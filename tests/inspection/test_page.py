@@ -27,7 +27,7 @@ def test_the_page_has_every_weight_bit_for_bit():
         weights = np.frombuffer(base64.b64decode(one["weights"]), "<f4").reshape(maps.weights[kind].shape)
         np.testing.assert_array_equal(weights, maps.weights[kind])
         assert (one["rows"], one["columns"]) == (maps.queries(kind), maps.keys(kind))
-        assert (one["layers"], one["heads"]) == ([1, 2], [1, 2, 3, 4, 5, 6])
+        assert (one["layers"], one["heads"]) == ([0, 1], [0, 1, 2, 3, 4, 5])
         assert one["causal"] == (kind == "decoder_self_attention")
 
 
@@ -37,7 +37,7 @@ def test_the_page_of_a_selection():
     (one,) = data_of(attention_page(maps, Selection(layers, [4, 5]), {}))["kinds"]
     weights = np.frombuffer(base64.b64decode(one["weights"]), "<f4").reshape(1, 2, 5, 5)
     np.testing.assert_array_equal(weights, maps.weights["encoder_self_attention"][1:, 4:])
-    assert (one["layers"], one["heads"]) == ([2], [5, 6])
+    assert (one["layers"], one["heads"]) == ([1], [4, 5])
 
 
 def test_the_page_uses_no_network():
@@ -85,8 +85,8 @@ def test_every_weight_can_be_read_by_keyboard(opened):
     page, _ = opened(maps, everything(2, 6), 360)
     for kind, title in KINDS.items():
         page.select_option("#kind", label=title)
-        page.select_option("#layer", "2")
-        page.select_option("#head", "5")
+        page.select_option("#layer", "1")
+        page.select_option("#head", "4")
         weights = maps.weights[kind][1, 4]
         page.focus("#map")
         for key in ("ArrowUp", "ArrowLeft") * 6:
@@ -103,7 +103,7 @@ def test_every_weight_can_be_read_by_keyboard(opened):
                     assert abs(float(said.split()[0]) - weights[row, column]) <= 0.5001e-4
                 page.keyboard.press("ArrowRight")
             page.keyboard.press("ArrowDown")
-        name = f"{title}, layer 2, head 5"
+        name = f"{title}, layer 1, head 4"
         assert page.get_attribute("#map", "aria-label") == name
         described = page.get_attribute("#canvas", "aria-label")
         assert described.startswith(f"{name}: weights of {len(weights)} queries to {weights.shape[1]} keys")

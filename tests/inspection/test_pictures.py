@@ -26,11 +26,11 @@ def test_a_figure_has_a_panel_per_head_with_its_weights(kind):
         np.testing.assert_array_equal(np.ma.getmaskarray(shown), hidden(kind, weights))
         np.testing.assert_array_equal(shown.compressed(), weights[~hidden(kind, weights)])
         assert axes.images[0].get_clim() == (0, 1)
-        assert axes.get_xlabel() == f"head {head + 1}"
+        assert axes.get_xlabel() == f"head {head}"
         assert [label.get_text() for label in axes.get_xticklabels()] == maps.keys(kind)
         rows = maps.queries(kind) if head % 4 == 0 else []
         assert [label.get_text() for label in axes.get_yticklabels()] == rows
-    assert [text.get_text() for text in figure.texts] == [f"{KINDS[kind]}, layer 2"]
+    assert [text.get_text() for text in figure.texts] == [f"{KINDS[kind]}, layer 1"]
     assert bar.get_ylim() == (0, 1)
 
 
@@ -65,11 +65,11 @@ def test_files_of_this_text_only(tmp_path):
     maps = make_maps(heads=1)
     layers = {"encoder_self_attention": [0, 1], "decoder_self_attention": [0, 1], "decoder_cross_attention": [0, 1]}
     files = write_heat_maps(maps, Selection(layers, [0]), tmp_path)
-    assert {path.name for path in files} == {f"{kind}_layer_{n}.png" for kind in KINDS for n in (1, 2)}
+    assert {path.name for path in files} == {f"{kind}_layer_{n}.png" for kind in KINDS for n in (0, 1)}
     (tmp_path / "mine.png").write_bytes(b"")
     only = {"encoder_self_attention": [], "decoder_self_attention": [], "decoder_cross_attention": [1]}
     files = write_heat_maps(maps, Selection(only, [0]), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["decoder_cross_attention_layer_2.png", "mine.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["decoder_cross_attention_layer_1.png", "mine.png"]
     width, height = heat_map(maps, "decoder_cross_attention", 1).get_size_inches() * DPI
     assert imread(files[0]).shape[:2] == pytest.approx((height, width), abs=1)
 

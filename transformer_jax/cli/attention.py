@@ -13,7 +13,7 @@ OUTPUT/KIND_layer_LAYER.png are the heat maps: one row per query, one column per
 the token that it reads and the token that comes next. OUTPUT/attention.html shows one head at a time, with every
 weight. OUTPUT/attention.npz holds the weights, KIND [layers, heads, queries, keys], always for all layers and heads,
 and the tokens. A table of entropies shows how spread out the attention of each head is: 0 nats if all weight is on one
-key, ln n if it is equal on n keys. Layers and heads are counted from 1; in the arrays from 0.
+key, ln n if it is equal on n keys. Layers and heads are counted from 0.
 
 Of an image, OUTPUT/layer_LAYER.png lay the weights of the class token over the picture, one panel per head; without a
 class token, the means over all patches. OUTPUT/rollout.png shows attention rollout through all layers and heads. The
@@ -49,8 +49,8 @@ def define(values: flags.FlagValues) -> None:
     text(values, "target", "its translation; default the model's own")
     path_flag(values, "image", "PNG or JPEG file, for a model of images")
     path_flag(values, "output", "folder for the files; default WORKDIR/attention")
-    integer(values, "layer", "the only layer to show; default all", None, 1)
-    integer(values, "head", "the only head to show; default all", None, 1)
+    integer(values, "layer", "the only layer to show; default all", None, 0)
+    integer(values, "head", "the only head to show; default all", None, 0)
 
 
 def run(arguments: Arguments) -> int:
@@ -173,7 +173,7 @@ def _table(entropies: Mapping[str, np.ndarray], shown: Selection) -> str:
     from transformer_jax.host.terminal import render_table
     from transformer_jax.inspection.heat_maps import entropy_rows
 
-    heads = [Column(f"head {head + 1}", justify="right") for head in shown.heads]
+    heads = [Column(f"head {head}", justify="right") for head in shown.heads]
     table = Table("mean entropy in nats", Column("layer", justify="right"), *heads, Column("mean", justify="right"))
     for name, layer, values in entropy_rows(entropies, shown):
         table.add_row(name, str(layer), *(f"{v:.3f}" for v in values), f"{sum(values) / len(values):.3f}")

@@ -258,7 +258,7 @@ class Selection(NamedTuple):
 
 
 def selection(model: ModelConfig, layer: int | None = None, head: int | None = None) -> Selection:
-    """Return the selection of all layers and heads of a model, or of one layer and head, counted from 1.
+    """Return the selection of all layers and heads of a model, or of one layer and head.
 
     Raises: ConfigError if there is no such layer or head, or the layer has no attention.
     """
@@ -269,19 +269,19 @@ def selection(model: ModelConfig, layer: int | None = None, head: int | None = N
         depths, kinds = {"decoder": model.num_decoder_layers}, ["decoder_self_attention"]
     else:
         depths = {"encoder": model.num_encoder_layers, "decoder": model.num_decoder_layers}
-    if layer is not None and not 1 <= layer <= max(depths.values()):
-        have = ", ".join(f"layers 1 to {depth} of the {stack}" for stack, depth in depths.items())
+    if layer is not None and not 0 <= layer < max(depths.values()):
+        have = ", ".join(f"layers 0 to {depth - 1} of the {stack}" for stack, depth in depths.items())
         raise ConfigError(f"--layer={layer}: the model has {have}")
-    if head is not None and not 1 <= head <= heads:
-        raise ConfigError(f"--head={head}: the model has heads 1 to {heads}")
+    if head is not None and not 0 <= head < heads:
+        raise ConfigError(f"--head={head}: the model has heads 0 to {heads - 1}")
     layers = {}
     for kind in kinds:
         stack = kind.partition("_")[0]
         numbers = _attention_layers(model, stack) if model.is_transformer else range(depths[stack])
-        layers[kind] = [number for number in numbers if layer in (None, number + 1)]
+        layers[kind] = [number for number in numbers if layer in (None, number)]
     if layer is not None and not any(layers.values()):
         raise ConfigError(f"--layer={layer} has no attention; see `transformer-jax inspect` for the layers that have")
-    return Selection(layers, [number for number in range(heads) if head in (None, number + 1)])
+    return Selection(layers, [number for number in range(heads) if head in (None, number)])
 
 
 def _recurrent_depths(model: ModelConfig) -> dict[str, int]:

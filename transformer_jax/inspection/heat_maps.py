@@ -36,7 +36,7 @@ def write_heat_maps(maps: AttentionMaps, shown: Selection, folder: Path) -> list
         for old in folder.glob(f"{kind}_layer_*.png"):
             old.unlink()
     return [
-        save(heat_map(maps, kind, layer, shown.heads), folder / f"{kind}_layer_{layer + 1}.png")
+        save(heat_map(maps, kind, layer, shown.heads), folder / f"{kind}_layer_{layer}.png")
         for kind, layers in shown.layers.items()
         for layer in layers
     ]
@@ -47,7 +47,7 @@ def heat_map(maps: AttentionMaps, kind: str, layer: int = 0, heads: Sequence[int
 
     Args:
       kind: a name of `KINDS`.
-      layer, heads: from 0; default all heads. Captions count from 1.
+      layer, heads: from 0; default all heads.
     """
     weights = maps.weights[kind][layer]
     heads = range(len(weights)) if heads is None else heads
@@ -61,8 +61,8 @@ def heat_map(maps: AttentionMaps, kind: str, layer: int = 0, heads: Sequence[int
         image = axes.imshow(shown, cmap=WEIGHTS, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
         axes.set_facecolor(MASKED)
         label_ticks(axes, queries if place % layout.columns == 0 else None, keys)
-        axes.set_xlabel(f"head {head + 1}")
-    figure.text(0.1 / layout.width, 1 - 0.3 / layout.height, f"{KINDS[kind]}, layer {layer + 1}", size=12)
+        axes.set_xlabel(f"head {head}")
+    figure.text(0.1 / layout.width, 1 - 0.3 / layout.height, f"{KINDS[kind]}, layer {layer}", size=12)
     assert image is not None, "there is a head to show"
     bar = figure.colorbar(image, cax=figure.add_axes(layout.colour_bar))
     bar.ax.tick_params(labelsize=8)
@@ -104,13 +104,13 @@ class _Layout:
 
 
 def entropy_rows(entropies: Mapping[str, np.ndarray], shown: Selection) -> list[tuple[str, int, list[float]]]:
-    """Return (attention, layer from 1, entropy of every selected head) in the order of the pictures.
+    """Return (attention, layer, entropy of every selected head) in the order of the pictures.
 
     Args:
       entropies: by name of `KINDS`, [L, N].
     """
     return [
-        (KINDS[kind], layer + 1, [float(entropies[kind][layer, head]) for head in shown.heads])
+        (KINDS[kind], layer, [float(entropies[kind][layer, head]) for head in shown.heads])
         for kind, layers in shown.layers.items()
         for layer in layers
     ]

@@ -91,29 +91,29 @@ class ImageSelection(NamedTuple):
 
 
 def image_selection(model: ModelConfig, layer: int | None = None, head: int | None = None) -> ImageSelection:
-    """Return all layers and heads of a model of images, or one layer and head, counted from 1.
+    """Return all layers and heads of a model of images, or one layer and head.
 
     Raises: ConfigError if there is no such layer or head.
     """
     sizes = {"layer": (layer, model.num_encoder_layers), "head": (head, model.num_heads)}
     for name, (given, size) in sizes.items():
-        if given is not None and not 1 <= given <= size:
-            raise ConfigError(f"--{name}={given}: the model has {name}s 1 to {size}")
-    return ImageSelection(*([i for i in range(n) if given in (None, i + 1)] for given, n in sizes.values()))
+        if given is not None and not 0 <= given < size:
+            raise ConfigError(f"--{name}={given}: the model has {name}s 0 to {size - 1}")
+    return ImageSelection(*([i for i in range(n) if given in (None, i)] for given, n in sizes.values()))
 
 
 def write_image_maps(maps: ImageMaps, shown: ImageSelection, folder: Path) -> list[Path]:
     """Write layer_LAYER.png and rollout.png, remove files of an earlier image, and return the new paths."""
     for old in folder.glob("layer_*.png"):
         old.unlink()
-    paths = [save(layer_figure(maps, layer, shown.heads), folder / f"layer_{layer + 1}.png") for layer in shown.layers]
+    paths = [save(layer_figure(maps, layer, shown.heads), folder / f"layer_{layer}.png") for layer in shown.layers]
     return [*paths, save(rollout_figure(maps), folder / "rollout.png")]
 
 
 def layer_figure(maps: ImageMaps, layer: int, heads: Sequence[int]) -> Figure:
     """Return the figure of one layer: the weights of each head, over the picture. layer, heads: from 0."""
-    panels = {f"head {head + 1}": maps.patches[layer, head] for head in heads}
-    return _figure(maps.pixels, f"layer {layer + 1}", panels)
+    panels = {f"head {head}": maps.patches[layer, head] for head in heads}
+    return _figure(maps.pixels, f"layer {layer}", panels)
 
 
 def rollout_figure(maps: ImageMaps) -> Figure:
@@ -158,8 +158,8 @@ def image_page(maps: ImageMaps, shown: ImageSelection, about: Mapping[str, str])
         "about": list(about.items()),
         "picture": f"data:image/png;base64,{base64.b64encode(png_bytes(maps.pixels)).decode('ascii')}",
         "grid": len(maps.rollout),
-        "layers": [layer + 1 for layer in shown.layers],
-        "heads": [head + 1 for head in shown.heads],
+        "layers": shown.layers,
+        "heads": shown.heads,
         "weights": maps.patches[np.ix_(shown.layers, shown.heads)].round(6).tolist(),
         "rollout": maps.rollout.round(6).tolist(),
     }

@@ -39,8 +39,8 @@ def _kind(maps: AttentionMaps, kind: str, shown: Selection) -> dict[str, Any]:
     return {
         "title": KINDS[kind],
         "causal": kind == "decoder_self_attention",
-        "layers": [layer + 1 for layer in shown.layers[kind]],
-        "heads": [head + 1 for head in shown.heads],
+        "layers": shown.layers[kind],
+        "heads": shown.heads,
         "rows": maps.queries(kind),
         "columns": maps.keys(kind),
         "weights": base64.b64encode(weights.astype("<f4").tobytes()).decode("ascii"),
