@@ -3,43 +3,46 @@
     transformer-jax ablate --checkpoint=runs/language_model --text="To be, or not to be"
     transformer-jax ablate --checkpoint=runs/language_model --text="To be, or not to be" --of=parts --mean_of="the rest"
     transformer-jax ablate --checkpoint=runs/language_model --data=texts.txt
+    transformer-jax ablate --checkpoint=runs/first --text="two liters" --target="zwei Liter"
+    transformer-jax ablate --checkpoint=runs/masked_lm --text="To be, or <mask> to be" --target="To be, or not to be"
 
 The table has the change of the loss, in nats per token of the text, if a value is set to zero; with --mean_of, to its
-mean over the tokens of that text. A positive number says that the model predicts worse without it. --output writes
-OUTPUT/ablation.png. With --data, numbers are means over the lines of the file, each with the half width of its 95 %
-interval; every line counts alike. Layers and heads are counted from 0, as in the names of places (inspect --places).
+mean over the tokens of that text. A positive number says that the model predicts worse without it. The loss of an
+encoder-decoder is that of --target, with its end; that of a masked language model counts the masks, whose tokens are
+those of --target. Without it the loss is that of the model's own greedy output.
+
+--output writes OUTPUT/ablation.png. With --data, numbers are means over the lines of the file, each with the half width
+of its 95 % interval; every line counts alike. A line may have a tab and the target after the text.
+Layers and heads are counted from 0, as in the names of places (inspect --places).
 """
 
 from __future__ import annotations
-
-import math
-from typing import TYPE_CHECKING
 
 from absl import flags
 
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, choice_flag, path_flag, switch, text
 from transformer_jax.cli.text_passes import (
-    batch_of,
+    about_targets,
+    cell,
     check_finite,
-    ids_of,
+    given_texts,
+    half_width,
     loaded_model,
+    rows_of,
     table_of,
-    texts_of,
+    target_values,
     write_figure,
 )
-from transformer_jax.errors import ConfigError
 from transformer_jax.host import exit_codes
 from transformer_jax.host.files import json_text
-
-if TYPE_CHECKING:
-    from transformer_jax.sweeps.statistics import Estimate
 
 OVERRIDES = ("evaluation",)
 
 
 def define(values: flags.FlagValues) -> None:
     checkpoint_flag(values)
-    text(values, "text", "the text to read")
+    text(values, "text", "the text to read, or the source")
+    text(values, "target", "what is predicted of a source, or of a text with masks; default: the model's own output")
     path_flag(values, "data", "file with a text per line, in place of --text")
     choice_flag(values, "of", "what is taken away, one at a time", "heads", ("heads", "parts"))
     text(values, "mean_of", "text over whose tokens a value is averaged; default: a value becomes zero")
@@ -48,30 +51,19 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    values = arguments.flags
-    if values.data is None:
-        texts = {"text": arguments.required("text")}
-    elif values.text is None:
-        texts = texts_of("data", values.data)
-    else:
-        raise ConfigError("--text and --data: give one of them")
+    values, given = arguments.flags, given_texts(arguments)
     model = loaded_model(arguments)
 
-    import functools
-
-    import jax.numpy as jnp
     import numpy as np
 
-    from transformer_jax.inspection.ablation import ablation_effects, mean_loss
+    from transformer_jax.inspection.ablation import ablation_effects
     from transformer_jax.sweeps.statistics import estimate
 
-    rows = [ids_of(model, name, given) for name, given in texts.items()]
-    reference = None if values.mean_of is None else batch_of(model, ids_of(model, "mean_of", values.mean_of))
+    rows = rows_of(model, given)
+    reference = None if values.mean_of is None else model.row("mean_of", values.mean_of, predicts=False).batch
     losses, changes = [], []
-    for ids in rows:
-        measure = functools.partial(mean_loss, targets=jnp.asarray([ids], jnp.int32))
-        batch = batch_of(model, ids[:-1])
-        effects = ablation_effects(model.config.model, model.params, batch, measure, values.of, reference)
+    for row in rows:
+        effects = ablation_effects(model.config, model.params, row.batch, row.loss, values.of, reference, model.head)
         check_finite({"the loss": np.asarray(effects.value), **effects.changes})
         losses.append(effects.value)
         changes.append({name: np.atleast_1d(change) for name, change in effects.changes.items()})
@@ -80,19 +72,22 @@ def run(arguments: Arguments) -> int:
     means = {name: np.array([x.mean for x in of]) for name, of in found.items()}
     loss, is_one = estimate(losses), values.data is None
 
-    def cell(x: Estimate, sign: str) -> str:
-        return f"{x.mean:{sign}.4f}" + ("" if math.isnan(x.half_width) else f" ± {x.half_width:.4f}")
-
     most = max(map(len, means.values()))
     columns = ["change"] if values.of == "parts" else [f"head {head}" for head in range(most)]
     if values.json:
-        shown = {"loss": loss.mean, "changes": {name: row.tolist() for name, row in means.items()}}
+        shown = {
+            **target_values(rows),
+            "loss": loss.mean,
+            "changes": {name: row.tolist() for name, row in means.items()},
+        }
         if not is_one:
-            widths = {n: [None if math.isnan(x.half_width) else x.half_width for x in of] for n, of in found.items()}
+            widths = {name: [half_width(x) for x in of] for name, of in found.items()}
             shown |= {"lines": len(rows), "half_widths": widths}
         print(json_text(shown, ascii=True))
     else:
-        print(f"loss: {cell(loss, '')}" + ("" if is_one else f" over {len(rows)} lines"))
+        if line := about_targets(rows):
+            print(line)
+        print(f"loss: {cell(loss)}" + ("" if is_one else f" over {len(rows)} lines"))
         print(table_of("change of the loss", columns, {n: [cell(x, "+") for x in of] for n, of in found.items()}))
     if values.output:
         padded = {name: np.pad(row, (0, most - len(row))) for name, row in means.items()}

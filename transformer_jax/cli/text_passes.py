@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,25 +14,69 @@ from transformer_jax.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import numpy as np
 
-    from transformer_jax.tasks.trained.language_model import LanguageModel
-    from transformer_jax.typing import Batch
+    from transformer_jax.inspection.text_models import Row, TextModel
+    from transformer_jax.sweeps.statistics import Estimate
 
 
-def loaded_model(arguments: Arguments) -> LanguageModel:
-    """Return the language model of --checkpoint; raise ConfigError for another task or a recurrent model."""
+def loaded_model(arguments: Arguments) -> TextModel:
+    """Return the model of --checkpoint; raise ConfigError for one that predicts no tokens, or a recurrent one."""
     checkpoint = Path(arguments.required("checkpoint"))
 
-    from transformer_jax.evaluation.loading import load_language_model
     from transformer_jax.host.compilation_cache import use_compilation_cache
+    from transformer_jax.inspection.text_models import text_model
 
     use_compilation_cache()
-    model = load_language_model(checkpoint, arguments.overrides)
-    config = model.config.model
-    if not config.is_transformer:
-        raise ConfigError(
-            f"{checkpoint}: model.architecture={config.architecture} has no residual stream; expected a Transformer"
-        )
-    return model
+    return text_model(checkpoint, arguments.overrides)
+
+
+class Given(NamedTuple):
+    """A text of a flag or of a line, and its target; None for the model's own."""
+
+    text: str
+    target: str | None
+
+
+def given_texts(arguments: Arguments) -> dict[str, Given]:
+    """Return the text and target of the flags, or those of the lines of --data by the name of each.
+
+    A target of a line stands behind a tab; `rows_of` takes it off.
+    """
+    values = arguments.flags
+    if values.data is None:
+        return {"text": Given(arguments.required("text"), values.target)}
+    if values.text is not None:
+        raise ConfigError("--text and --data: give one of them")
+    if values.target is not None:
+        raise ConfigError("--target and --data: give a target behind a tab in each line of --data")
+    return {name: Given(line, None) for name, line in texts_of("data", values.data).items()}
+
+
+def rows_of(model: TextModel, given: Mapping[str, Given]) -> list[Row]:
+    """Return what the model reads of every text, with the targets that stand behind a tab in lines."""
+    rows = []
+    for name, (line, target) in given.items():
+        read, tab, behind = line.partition("\t") if model.takes_target and name != "text" else (line, "", "")
+        rows.append(model.row(name, read, behind if tab else target))
+    return rows
+
+
+def about_targets(rows: Sequence[Row]) -> str:
+    """Return the first line of a command's output, which says what the targets are; empty if there are none."""
+    own = sum(row.own for row in rows)
+    if all(row.target is None for row in rows) or (len(rows) > 1 and not own):
+        return ""
+    if len(rows) > 1:
+        return f"targets: of {own} of {len(rows)} lines the model's own greedy output"
+    what = "target, the model's own greedy output" if own else "target"
+    return f"{what}: {rows[0].target}"
+
+
+def target_values(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the same for JSON."""
+    if all(row.target is None for row in rows):
+        return {}
+    own = {"own_targets": sum(row.own for row in rows)}
+    return own if len(rows) > 1 else {"target": rows[0].target, **own}
 
 
 def texts_of(flag: str, path: str) -> dict[str, str]:
@@ -80,38 +125,6 @@ def layer_names(count: int) -> list[str]:
     return ["embedding", *(f"layer {layer}" for layer in range(count - 1))]
 
 
-def ids_of(model: LanguageModel, flag: str, text: str) -> list[int]:
-    """Return the ids of a text; raise DataError if it is empty, or longer than the positions of the model."""
-    from transformer_jax.models.architecture import ARCHITECTURES
-
-    (ids,) = model.encode([text])
-    if not ids:
-        raise DataError(f"--{flag} is empty; give a text")
-    decoder = ARCHITECTURES[model.config.model.architecture].decoder(model.config.model)
-    capacity = None if decoder is None else decoder.max_length
-    if capacity is not None and len(ids) >= capacity:
-        raise DataError(
-            f"--{flag}: its {len(ids)} tokens and the start exceed the positions of the model, "
-            f"model.max_length={capacity}; shorten it"
-        )
-    return ids
-
-
-def one_token(model: LanguageModel, flag: str, text: str) -> int:
-    """Return the id of a text of one token; raise DataError for another."""
-    (ids,) = model.encode([text])
-    if len(ids) != 1:
-        raise DataError(f"--{flag}='{text}' has {len(ids)} tokens: {model.tokenizer.tokens(ids)}; expected one")
-    return ids[0]
-
-
-def batch_of(model: LanguageModel, ids: Sequence[int]) -> Batch:
-    """Return the batch of one row that reads the start id and these ids."""
-    import jax.numpy as jnp
-
-    return {"decoder_inputs": jnp.asarray([[model.config.model.decoder_start_id, *ids]], jnp.int32)}
-
-
 def heads_of(flag: str, names: Sequence[str]) -> dict[str, list[int]]:
     """Return numbers of heads by part, of names such as `decoder/0/self_attention/heads/1`; else raise ConfigError."""
     heads: dict[str, list[int]] = {}
@@ -132,6 +145,16 @@ def check_finite(values: Mapping[str, np.ndarray]) -> None:
     for name, value in values.items():
         if not np.isfinite(value).all():
             raise DataError(f"{name}: a value is NaN or infinite; {NOT_FINITE}")
+
+
+def cell(of: Estimate, sign: str = "") -> str:
+    """Return a mean with the half width of its 95 % interval, if it has one."""
+    return f"{of.mean:{sign}.4f}" + ("" if math.isnan(of.half_width) else f" ± {of.half_width:.4f}")
+
+
+def half_width(of: Estimate) -> float | None:
+    """Return the half width for JSON; None if there is none."""
+    return None if math.isnan(of.half_width) else of.half_width
 
 
 def table_of(corner: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:

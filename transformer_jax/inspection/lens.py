@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -61,6 +61,46 @@ def lens_layers(
     of_end = {name: function for name, function in (replace or {}).items() if name in after}
     for name in streams:
         yield name, run_with(model, params, batch, (), {**of_end, streams[-1]: put(read[name])}, head).outputs
+
+
+class LensScores(NamedTuple):
+    """Means over places of a text, after one layer.
+
+    loss: of the token that is right there, in nats. probability: of the best token. as_last: share of the places at
+    which the best token is that of the last layer.
+    """
+
+    loss: float
+    probability: float
+    as_last: float
+
+
+def lens_scores(
+    model: ModelConfig,
+    params: Params,
+    batch: Batch,
+    places: Sequence[int],
+    targets: Sequence[int],
+    replace: Mapping[str, Replace] | None = None,
+    head: nn.Module | None = None,
+) -> dict[str, LensScores]:
+    """Return numbers of the logit lens of a batch of one row, by place, in the order of the layers.
+
+    Args:
+      model, params, batch, replace, head: as of `logit_lens`.
+      places: positions of the last stack that count; targets: the ids that are right there.
+    Raises: DataError if there are no places.
+    """
+    if not places:
+        raise DataError("there is no place with a known token")
+    found = {}
+    for name, logits in lens_layers(model, params, batch, replace, head):
+        log_probs = np.asarray(jax.nn.log_softmax(logits[0]), np.float64)[np.asarray(places)]
+        best = log_probs.argmax(-1)
+        loss = -log_probs[np.arange(len(places)), np.asarray(targets)].mean()
+        found[name] = float(loss), float(np.exp(log_probs.max(-1)).mean()), best
+    *_, (_, _, last) = found.values()
+    return {name: LensScores(loss, p, float((best == last).mean())) for name, (loss, p, best) in found.items()}
 
 
 def top_predictions(logits: Array | np.ndarray, k: int = 5) -> Top:
