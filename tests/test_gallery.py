@@ -2,6 +2,8 @@
 
 import io
 import re
+import shlex
+import signal
 import sys
 
 import numpy as np
@@ -44,10 +46,39 @@ def test_the_diagram_is_what_the_command_draws(tmp_path, capsys):
 
 
 def test_a_checkpoint_takes_the_place_of_the_training():
+    assert {gallery.TRAIN, gallery.TRAIN_LANGUAGE_MODEL} <= set(gallery.commands())
     lines = gallery.commands("runs/my first")
-    assert gallery.TRAIN in gallery.commands()
-    assert not any(" train " in line or gallery.MODEL in line for line in lines)
-    assert sum("--checkpoint='runs/my first'" in line for line in lines) == 1
+    assert [line for line in lines if " train " in line] == [gallery.TRAIN_LANGUAGE_MODEL]
+    assert not any(gallery.MODEL in line for line in lines)
+    assert sum("'--checkpoint=runs/my first'" in line for line in lines) == 2
+    lines = gallery.commands("runs/first", "runs/language")
+    assert not any(" train " in line or gallery.LANGUAGE_MODEL in line for line in lines)
+    words = [shlex.split(line) for line in lines]
+    assert ["transformer-jax", "explore", "--checkpoint=runs/language"] in words
+    assert "--checkpoint=runs/language/checkpoints/150" in [word for line in words for word in line]
+    (attention,) = (line for line in words if "attention" in line)
+    assert "--text=Friday, March 7, 2031" in attention
+
+
+def test_a_server_is_ended_and_one_that_does_not_start_is_an_error(monkeypatch, tmp_path):
+    """Another package of the same name has the place of the real one, whose start takes long."""
+    package = tmp_path / "transformer_jax"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(
+        "import sys, time\nif 'bad' in sys.argv: sys.exit(2)\nprint(sys.argv[1:], flush=True)\ntime.sleep(60)\n"
+    )
+    monkeypatch.setattr(gallery, "ROOT", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    started, popen = [], gallery.subprocess.Popen
+    monkeypatch.setattr(gallery.subprocess, "Popen", lambda *of, **by: started.append(popen(*of, **by)) or started[-1])
+    with gallery.served("transformer-jax explore --checkpoint=runs/one") as said:
+        assert re.fullmatch(r"\['explore', '--checkpoint=runs/one', '--port=\d+'\]", said)
+        assert started[0].poll() is None
+    assert started[0].returncode == -signal.SIGTERM
+    message = "exit code 2 of: transformer-jax explore bad"
+    with pytest.raises(gallery.GalleryError, match=message), gallery.served("transformer-jax explore bad"):
+        pytest.fail("there is no address")
 
 
 def test_without_a_browser_it_says_what_is_missing(monkeypatch, tmp_path, capsys):
@@ -100,6 +131,6 @@ def test_a_screenshot_has_the_size_and_the_colours_of_the_window(browser, tmp_pa
     )
     for scheme, ground in (("light", 255), ("dark", 0)):
         screen = gallery.Screen(390, 200, scheme, "document.getElementById('p').remove()")
-        image = Image.open(io.BytesIO(gallery.screenshot(browser, file, screen))).convert("L")
+        image = Image.open(io.BytesIO(gallery.screenshot(browser, file.as_uri(), screen))).convert("L")
         assert image.size == (390, 200)
         assert np.unique(np.asarray(image)).tolist() == [ground]

@@ -99,11 +99,13 @@ def run(arguments: Arguments) -> int:
             print(f"the decoder reads{' what the greedy outputs begin with' if row.own else ''}: '{row.target}'")
         print(f"{what}: {effects.value:.4f}; of --other: {effects.other:.4f}")
         for stack, of_stack in by_stack.items():
-            print(table_of("share", tokens[stack], {name: [f"{x:.2f}" for x in of] for name, of in of_stack.items()}))
+            table = {name: [f"{x:z.2f}" for x in of] for name, of in of_stack.items()}
+            print(table_of("share", tokens[stack], table))
     if values.output:
-        title = f"Share of the difference in {what} that one value of the other text makes"
+        named = what.replace("log ", "log\N{NO-BREAK SPACE}")  # not broken by a line
+        title = f"Share of the difference in {named} that one value of the other text makes"
         for stack, of_stack in by_stack.items():
             name = "patching" if len(tokens) == 1 else f"patching_{stack}"
-            words = [[f"{x:.2f}" for x in of] for of in of_stack.values()]
+            words = [[f"{x:z.2f}" for x in of] for of in of_stack.values()]
             write_figure(values.output, name, of_stack, tokens[stack], True, title, words)
     return exit_codes.OK
