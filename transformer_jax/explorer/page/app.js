@@ -206,7 +206,7 @@ function listen() {
 async function start() {
   listen();
   if (saved) {
-    for (const id of [...BOXES, "picture", "by"]) byId(id).disabled = true;
+    for (const id of [...BOXES, "by"]) byId(id).disabled = true;
     const has = ({ about, look }, value) => !look || !about.attentions.length || value in Object.values(look.attention)[0];
     for (const option of byId("measure").options) option.disabled = !models.every((model) => has(model, option.value));
     byId("save-page").hidden = byId("restore").hidden = true;
@@ -221,7 +221,7 @@ async function start() {
   byId("of-other").open = state.other !== "";
   for (const name of ["target", "second"]) byId(`of-${name}`).hidden = !models.some(({ about }) => about.reads.includes(name));
   byId("of-text").hidden = !models.some(({ about }) => about.reads.includes("text"));
-  byId("of-picture").hidden = !models.some(({ about }) => about.kind === "image");
+  byId("of-picture").hidden = Boolean(saved) || !models.some(({ about }) => about.kind === "image");
   if (models.every(({ about }) => about.kind === "image")) {
     byId("form-of").parentElement.hidden = true;
     for (const value of ["previous", "first"]) byId("measure").querySelector(`[value=${value}]`).hidden = true;
