@@ -343,8 +343,8 @@ def command_lines(document):
     else:
         blocks = [line for block in re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S) for line in block.splitlines()]
     for line in blocks:
-        line = re.split(r"\s#|\s<|\s>|\s\[", line.split("| ")[-1])[0].strip()
-        match = PROGRAM.match(line)
+        words = re.match(r"""(?:"[^"]*"|'[^']*'|.)*?(?=\s[#<>\[]|$)""", line.split("| ")[-1])
+        match = PROGRAM.match(words[0].strip()) if words else None
         if match:
             yield match[1].rpartition(" ")[2], shlex.split(match[2])
 
