@@ -61,7 +61,7 @@ def test_a_decoder_reads_a_text_without_its_padding():
     assert row.length < row.padded
     alone = {name: jnp.asarray(array[:, : row.length]) for name, array in row.batch.items()}
     measure = functools.partial(log_prob_of, place=(), number=page.trained.labels.index(found["of"]))
-    expected = integrated_gradients(page.model, page.trained.params, alone, measure, head=page.head)
+    expected = integrated_gradients(page.model, page.trained.params, alone, measure, head=page.head, power=3)
     assert_close(found["by_token"], expected.by_token[0], 2e-5)
 
 
@@ -132,7 +132,7 @@ def test_attributions_are_integrated_gradients_without_padding():
     alone = {name: jnp.asarray(array[:, : row.length]) for name, array in row.batch.items()}
     best = page.trained.labels.index(found["of"])
     measure = functools.partial(log_prob_of, place=row.units[2].place, number=best)
-    expected = integrated_gradients(page.model, page.trained.params, alone, measure, head=page.head)
+    expected = integrated_gradients(page.model, page.trained.params, alone, measure, head=page.head, power=3)
     assert_close(found["by_token"], expected.by_token[0], 2e-5)
     assert found["difference"] == pytest.approx(expected.difference, abs=2e-5)
     assert found["sum"] == pytest.approx(sum(found["by_token"]), abs=1e-4)

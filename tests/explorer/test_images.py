@@ -68,7 +68,7 @@ def test_attributions_of_patches_are_integrated_gradients():
     def measure(outputs):
         return log_prob_of(outputs, (), best)
 
-    expected = integrated_gradients(page.model, page.trained.params, batch, measure, head=page.head)
+    expected = integrated_gradients(page.model, page.trained.params, batch, measure, head=page.head, power=3)
     assert len(found["by_token"]) == page.model.num_positions
     assert_close(found["by_token"], expected.by_token[0], 2e-5)
 

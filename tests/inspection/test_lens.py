@@ -187,6 +187,8 @@ def test_gradients_to_the_embeddings_of_gpt2_are_slopes_in_float64(gpt2):
     expected = embedded * np.mean([slopes(theirs, point * embedded) for point in points], 0)
     assert_close(found.values[0], expected)
     assert_close(found.by_token[0], expected.sum(-1))
+    expected = embedded * np.mean([3 * point**2 * slopes(theirs, point**3 * embedded) for point in points], 0)
+    assert_close(integrated_gradients(config, params, batch_of(IDS), measure, steps=2, power=3).values[0], expected)
     nothing = log_softmax(theirs.logits(IDS, patches={(0, t): 0 * row for t, row in enumerate(embedded)})[-1])[4]
     assert found.difference == pytest.approx(log_softmax(theirs.logits(IDS)[-1])[4] - nothing, abs=1e-5)
 
@@ -209,6 +211,8 @@ def test_integrated_gradients_sum_to_the_difference_and_are_the_terms_of_a_linea
     expected[0, -1] = embedded[0, -1] * params["embedding"]["embedding"][4]
     linear = integrated_gradients(config, params, batch, number, steps=1)
     assert_close(linear.values, expected, 1e-6)
+    # The gradient is constant, and the rule of two points is exact for the derivative of a third power.
+    assert_close(integrated_gradients(config, params, batch, number, steps=2, power=3).values, expected, 1e-6)
     assert linear.difference == pytest.approx(expected.sum(), abs=1e-6)
 
 
@@ -239,6 +243,7 @@ def of(**fields):
         (lambda c, b: patch_effects(c, {}, b, batch_of(IDS[:4]), jnp.sum), DataError, "texts have 6 and 4 tokens"),
         (lambda c, b: patch_effects(c, {}, make_batch(rows=2), b, jnp.sum), DataError, "takes one text.* has 2 rows"),
         (lambda c, b: integrated_gradients(c, {}, b, jnp.sum, 0), ConfigError, "steps=0: expected 1 or more"),
+        (lambda c, b: integrated_gradients(c, {}, b, jnp.sum, power=0), ConfigError, "power=0: expected 1 or more"),
         (lambda c, b: logit_attributions(of(norm_position="post"), {}, b, 0, 1), ConfigError, "norm_position=post: "),
         (lambda c, b: logit_attributions(of(norm="dyt"), {}, b, 0, 1), ConfigError, "model.norm=dyt: .*layernorm"),
         (lambda c, b: logit_attributions(of(output_logit_cap=2.0), {}, b, 0, 1), ConfigError, "logits with a cap"),

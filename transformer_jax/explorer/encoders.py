@@ -31,6 +31,9 @@ from transformer_jax.typing import Array, Batch
 NUM_LABELS = 10
 """Labels that are shown with their probabilities, the most probable first."""
 
+POWER = 3
+"""Of integrated gradients: embeddings near zero, where norms change most, have more of the points."""
+
 
 class Unit(NamedTuple):
     """What is predicted: a name, and the place of its outputs, () for the whole row."""
@@ -93,7 +96,7 @@ class ExploredEncoder(Explored[Loaded]):
             return log_prob_of(outputs, place, best)
 
         batch = {name: jnp.asarray(array) for name, array in row.batch.items()}
-        found = integrated_gradients(self.model, self.trained.params, batch, measure, head=self.head)
+        found = integrated_gradients(self.model, self.trained.params, batch, measure, head=self.head, power=POWER)
         numbers = found.by_token[0, : row.length]
         check_finite(numbers)
         return {
