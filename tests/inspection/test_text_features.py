@@ -6,7 +6,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from labelled_support import TEXTS, untrained
+from labelled_support import TEXTS, config, untrained
 from support import assert_close, random_params, tiny
 
 from transformer_jax.config import ExperimentConfig, TaskConfig
@@ -68,13 +68,13 @@ def test_a_classifier_reads_its_texts_as_it_does_to_predict():
 
 
 def test_a_text_that_cannot_be_read_is_named():
-    settings, corpus, params, _ = untrained("classification")
-    loaded = Loaded(settings, params, corpus.tokenizer, (1,), None, Path("x"), None, corpus.labels)
+    settings = config("classification", {"tokenizer": "byte"}, {"position_encoding": "learned", "max_length": 16})
+    loaded = Loaded(settings, {}, TOKENIZER, (1,), None, Path("x"), None, ("bad", "good"))
     with pytest.raises(DataError, match="line 2: has no text"):
         text_features(loaded, ["a", " "], place=lambda index: f"line {index + 1}")
     with pytest.raises(DataError, match="text 0: 22 tokens with end-of-sequence are too many"):
-        text_features(loaded, ["a " * 20])
+        text_features(loaded, ["a" * 20])
     model = dataclasses.replace(settings.model, architecture="decoder_only", num_encoder_layers=0, num_decoder_layers=1)
-    config = ExperimentConfig(model=model, task=TaskConfig(name="language_model"))
+    of_text = ExperimentConfig(model=model, task=TaskConfig(name="language_model"))
     with pytest.raises(DataError, match="text 1: has no tokens"):
-        text_features(loaded._replace(config=config), ["a", ""])
+        text_features(loaded._replace(config=of_text), ["a", ""])
