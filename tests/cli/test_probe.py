@@ -124,6 +124,7 @@ def test_bad_files(command, tmp_path, content):
     [
         (["--held_out=1"], "held_out=1.0: expected a share between 0 and 1"),
         (["--held_out=a"], "--held_out=a: expected a number"),
+        (["--held_out=0.5", "--test={folder}/other.tsv"], "--held_out and --test: .*leave --held_out out"),
         (["--pooling=sum"], "--pooling=sum: .*mean.*first.*last.*max"),
         (["--test={folder}/other.tsv"], "--test=.*, line 2: label 'z' is in no line of --data"),
         (["--test=/no/such"], "--test=/no/such: No such file"),

@@ -295,6 +295,8 @@ def test_bad_input(command, argv, message):
         (masked, ["ablate", "--text=a<mask>c", "--target=axyc"], "--target: its tokens are not those of --text"),
         (masked, ["ablate", "--text=a<mask>c", "--target=dbc"], "--target: its tokens are not those of --text"),
         (masked, ["patch", "--text=a<mask>", "--other=ab", "--target=x"], "--target: .*leave it out"),
+        (masked, ["lens", "--text=a<mask>", "--target=ab"], "--target: lens shows .*leave it out"),
+        (masked, ["lens", "--data=a", "--top=3"], "--top and --data: .*leave --top out"),
         (
             lambda: of("language_model", tiny(architecture="decoder_only", **FIELDS), {}),
             ["lens", "--text=a", "--target=b"],

@@ -1,6 +1,7 @@
 """What the explorer shows of a picture equals what the model computes; its page in a browser."""
 
 import base64
+import dataclasses
 import io
 import json
 
@@ -20,7 +21,7 @@ from image_support import pictures
 from PIL import Image
 from support import assert_close
 
-from transformer_jax.errors import DataError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.explorer import images
 from transformer_jax.explorer.encoders import log_prob_of
 from transformer_jax.explorer.kinds import explored
@@ -178,3 +179,11 @@ def test_files_that_are_no_pictures_are_said(browser, client, tmp_path):
     said = "the picture has 8,388,609 bytes; expected at most 8,388,608"
     page.locator("#status.error", has_text=said).wait_for()
     page.close()
+
+
+def test_pictures_of_other_colours_are_refused_at_the_start():
+    loaded = image_classifier()
+    model = dataclasses.replace(loaded.config.model, image_channels=4)
+    four = loaded._replace(config=dataclasses.replace(loaded.config, model=model))
+    with pytest.raises(ConfigError, match=r"model.image_channels=4: the page shows pictures of 1 or 3"):
+        explored(four, "m")

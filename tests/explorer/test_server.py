@@ -3,6 +3,7 @@
 import dataclasses
 import http.client
 import json
+import re
 import socket
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -240,3 +241,15 @@ def test_a_model_is_called_like_its_work_directory_and_a_step_like_both():
     paths = ["runs/one", "runs/one/checkpoints/150"]
     assert [_label(path, paths) for path in paths] == ["one", "one, step 150"]
     assert _label("a/run/checkpoints/5", ["a/run/checkpoints/5", "b/run/checkpoints/5"]) == "a/run/checkpoints/5"
+
+
+def test_a_saved_page_has_all_modules():
+    """Their order matters there, so it is a list of its own."""
+    named = re.search(r"names = \[(.*?)\]", server.page_file("export.js").decode())[1]
+    assert {*re.findall(r'"(\w+)"', named)} == {*server.PAGE_MODULES}
+
+
+def test_a_text_may_not_be_as_large_as_a_picture():
+    with pytest.raises(server.BadRequest, match="'text' has 65,537 characters; expected at most 65,536"):
+        server.Fields({"text": "a" * 65_537}).text("text")
+    assert len(server.Fields({"picture": "a" * 65_537}).text("picture")) == 65_537

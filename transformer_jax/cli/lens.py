@@ -42,6 +42,7 @@ from transformer_jax.cli.text_passes import (
     target_values,
     write_figure,
 )
+from transformer_jax.errors import ConfigError
 from transformer_jax.host import exit_codes
 from transformer_jax.host.files import json_text
 
@@ -66,11 +67,17 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    values, given = arguments.flags, given_texts(arguments)
+    values = arguments.flags
+    if values.data is not None and values["top"].present:
+        raise ConfigError("--top and --data: means over lines are of the best token alone; leave --top out")
+    given = given_texts(arguments)
     heads = heads_of("without", comma_separated("without", values.without) if values.without else [])
     model = loaded_model(arguments)
+    shows_masks = values.data is None and model.last == "encoder"
+    if shows_masks and values.target is not None:
+        raise ConfigError("--target: lens shows the likeliest tokens of the masks of one text; leave it out")
     rows = rows_of(model, given)
-    if not values.json and (line := about_targets(rows)):
+    if not values.json and not shows_masks and (line := about_targets(rows)):
         print(line)
     return _of_text(model, rows[0], heads, values) if values.data is None else _of_file(model, rows, heads, values)
 

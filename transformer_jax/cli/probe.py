@@ -32,7 +32,7 @@ from transformer_jax.cli.arguments import (
     switch,
 )
 from transformer_jax.cli.text_passes import Labelled, labelled_texts_of, layer_names, table_of
-from transformer_jax.errors import DataError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.host import exit_codes
 from transformer_jax.host.files import json_text
 
@@ -59,6 +59,8 @@ def define(values: flags.FlagValues) -> None:
 
 def run(arguments: Arguments) -> int:
     checkpoint, values = Path(arguments.required("checkpoint")), arguments.flags
+    if values.test is not None and values["held_out"].present:
+        raise ConfigError("--held_out and --test: the texts of --test score the probes; leave --held_out out")
     given = labelled_texts_of("data", arguments.required("data"))
     if len({*given.labels}) < 2:
         raise DataError(f"--data={values.data}: has one label alone, '{given.labels[0]}'; a probe needs at least two")

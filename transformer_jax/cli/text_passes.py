@@ -67,7 +67,9 @@ def about_targets(rows: Sequence[Row]) -> str:
         return ""
     if len(rows) > 1:
         return f"targets: of {own} of {len(rows)} lines the model's own greedy output"
-    what = "target, the model's own greedy output" if own else "target"
+    is_greedy = "decoder" in rows[0].tokens
+    said = "the model's own greedy output" if is_greedy else "the likeliest tokens of the masks"
+    what = f"target, {said}" if own else "target"
     return f"{what}: {rows[0].target}"
 
 

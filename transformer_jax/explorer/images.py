@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,10 +12,10 @@ import numpy as np
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.images import decoded
-from transformer_jax.errors import DataError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.explorer.encoders import ExploredLabels, Row, Unit
-from transformer_jax.explorer.explored import head_numbers
-from transformer_jax.explorer.passes import Seen
+from transformer_jax.explorer.passes import Names, Seen, names_of
+from transformer_jax.inspection.attention import mean_entropy
 from transformer_jax.inspection.image_attention import maps_of, png_bytes
 
 MAX_IMAGE_BYTES = 8 * 1024 * 1024
@@ -39,6 +40,16 @@ class ExploredImages(ExploredLabels):
         if config.data.resize != "none":
             return config
         return dataclasses.replace(config, data=dataclasses.replace(config.data, resize="crop"))
+
+    @functools.cached_property
+    def names(self) -> Names:
+        """The names of its places; ConfigError for a model without attention, or of pictures of other colours."""
+        if self.model.image_channels not in (1, 3):
+            raise ConfigError(f"model.image_channels={self.model.image_channels}: the page shows pictures of 1 or 3")
+        names = names_of(self.model, self.head)
+        if not names.attentions:
+            raise ConfigError("a model of images without attention is not shown")
+        return names
 
     def warm_up(self) -> None:
         size, channels = self.model.image_size, self.model.image_channels
@@ -81,5 +92,5 @@ class ExploredImages(ExploredLabels):
 
     def _weights(self, name: str, layers: Sequence[int], counts: Mapping[str, int], weights: Any) -> dict[str, Any]:
         """Return the weights without those of all pairs of patches, of which there are many."""
-        numbers = head_numbers(np.asarray(weights, np.float64))
-        return {"layers": layers, "heads": int(weights.shape[1]), "entropy": numbers["entropy"]}
+        entropy = np.round(mean_entropy(np.asarray(weights, np.float64)), 5).tolist()
+        return {"layers": layers, "heads": int(weights.shape[1]), "entropy": entropy}

@@ -11,7 +11,7 @@ from transformer_jax.explorer.encoders import ExploredEncoder, ExploredLabels, E
 from transformer_jax.explorer.explored import Explored
 from transformer_jax.explorer.images import ExploredImages
 from transformer_jax.explorer.views import ExploredGenerator, ExploredLanguageModel, ExploredTranslator
-from transformer_jax.tasks.task import TASKS, Task
+from transformer_jax.tasks.task import TASKS
 from transformer_jax.tasks.trained.language_model import LanguageModel
 from transformer_jax.tasks.trained.row_translator import RowTranslator
 from transformer_jax.tasks.trained.text_generator import TextGenerator
@@ -36,7 +36,7 @@ def explored(trained: Loaded | TextGenerator, label: str) -> Explored[Any]:
         found = _of_generator(trained, label)
     elif kind := ENCODERS.get(trained.config.task.name):
         found = kind(trained, label)
-    elif type(TASKS[trained.config.task.name]).generator is Task.generator:
+    elif not TASKS[trained.config.task.name].generates:
         raise _not_shown(trained, label)
     else:
         found = _of_generator(generator_of(trained), label)

@@ -242,8 +242,11 @@ class Fields:
         return value
 
     def text(self, name: str) -> str:
-        """Return a text; empty if it is absent."""
-        return self.get(name, str, "")
+        """Return a text, or a picture in base64; empty if it is absent."""
+        value = self.get(name, str, "")
+        if name != "picture" and len(value) > MAX_BODY:
+            raise BadRequest(f"'{name}' has {len(value):,} characters; expected at most {MAX_BODY:,}")
+        return value
 
     def texts(self, model: Explored[Any]) -> tuple[str, str]:
         """Return the one or two texts that a model reads; empty if they are absent."""

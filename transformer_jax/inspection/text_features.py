@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from transformer_jax.tasks.trained.language_model import LanguageModel
 from transformer_jax.tasks.trained.length_limits import length_problems, position_table_rows
 from transformer_jax.tasks.trained.predictor import Classifier
 from transformer_jax.tasks.trained.row_translator import RowTranslator
+from transformer_jax.tasks.trained.text_filler import Filler
 from transformer_jax.tasks.trained.translator import SourceGenerator
 
 
@@ -118,10 +118,7 @@ def _read(loaded: Loaded, texts: Sequence[str]) -> _Read:
         if isinstance(generator, LanguageModel):
             return _Read([[start, *ids] for ids in generator.encode(texts)], 1)
     if isinstance(task, MaskedLM):
-        frame = task.text_frame(config.model, tokenizer.special_ids)
-        before, after = ([] if id is None else [id] for id in (frame.start, frame.end))
-        ids, offsets = tokenizer.encode_batch(texts)
-        return _Read([[*before, *ids[a:b].tolist(), *after] for a, b in itertools.pairwise(offsets)], 0)
+        return _Read(Filler(config, loaded.params, tokenizer, framed=True).encode_sources(texts), 0)
     raise ConfigError(
         f"task.name='{config.task.name}': its model does not read single texts; expected a language model, a model of "
         "source and target, a masked language model or a classifier of texts"

@@ -188,8 +188,6 @@ class TargetText(TextModel):
                 )
             same = itertools.takewhile(lambda ids: ids[0] == ids[1], zip(*outputs, strict=False))
             begin = [id for id, _ in same]
-            if len(begin) == min(map(len, outputs)):  # one output is cut off where the other goes on
-                begin.pop()
             target = self.tokenizer.decode_batch([begin])[0]
         else:
             begin = self._ids(target)
@@ -211,7 +209,7 @@ class TargetText(TextModel):
         if found.problem:
             raise DataError(f"--{flag}: {found.problem}")
         if not found.outputs:
-            raise DataError(f"--{flag}: the model's output is empty; give --target")
+            raise DataError(f"--{flag}: the model's output is empty; give a target")
         return found.outputs[0].ids, found.text
 
     def _row(self, source: list[int], read: Sequence[int], targets: list[int]) -> Row:
@@ -252,7 +250,7 @@ class MaskedText(TextModel):
         if target is None:
             targets = self.outputs(batch)[places].argmax(-1).tolist() if places else []
         else:
-            whole = self._framed("target", target)
+            whole = self._framed("target" if flag == "text" else f"{flag}: the target", target)
             if len(whole) != len(ids) or any(a != b for a, b in zip(ids, whole, strict=True) if a != mask):
                 raise DataError(
                     f"--target: its tokens are not those of --{flag} beside the masks: {self.tokenizer.tokens(whole)} "

@@ -17,12 +17,21 @@ const ANSWERS = { patch: "api/patch", generation: "api/generate", attributions: 
 const OPTIONS = Object.fromEntries(CHOICES.map(([id, name]) => [name, [...byId(id).options].map(({ value }) => value)]));
 let state = offered(saved ? { ...DEFAULTS, ...saved.state } : fromAddress(location.hash), OPTIONS);
 let models = saved ? saved.models : [];
-let asking = null, timer = null, isNew = state.place === 0;
+let asking = null, timer = null, isNew = !saved && hasNoPlace();
 let picture = "", pictures = 0; // a file in base64, which is not in the address, and the number of those so far
+
+function hasNoPlace() {
+  return !new URLSearchParams(location.hash.slice(1)).has("place");
+}
+
+class NoAnswer extends Error {}
 
 async function ask(path, body, signal) {
   const headers = { "Content-Type": "application/json", ...HEADERS };
-  const response = await fetch(path, { method: body ? "POST" : "GET", headers, signal, body: body && JSON.stringify(body) });
+  const asked = { method: body ? "POST" : "GET", headers, signal, body: body && JSON.stringify(body) };
+  const response = await fetch(path, asked).catch((error) => {
+    throw error instanceof TypeError ? new NoAnswer("the server does not answer; is it still running?") : error;
+  });
   const found = await response.json();
   if (!response.ok) throw new Error(found.error || response.statusText);
   return found;
@@ -36,9 +45,12 @@ function say(text, isError = false) {
 const questionTo = (about, number) => questionOf(about, number, { ...state, picture });
 const keyOf = (question) => JSON.stringify({ ...question, ...(question.picture ? { picture: pictures } : {}) });
 
-// A newer question cancels the one that waits.
+// A newer question cancels the one that waits. Returns false if there was an error.
 async function look() {
-  if (saved) return draw();
+  if (saved) {
+    draw();
+    return true;
+  }
   asking?.abort();
   const mine = (asking = new AbortController()), { ablated, by } = state;
   say("computing");
@@ -55,7 +67,10 @@ async function look() {
       const base = own.length ? await ask("api/look", asked, mine.signal) : null;
       found.push({ about, look, base });
     }
-    if (isNew) state = { ...state, place: found.flatMap((model) => (model.look ? masksOf(model) : []))[0] ?? 0 };
+    if (isNew) {
+      state = { ...state, place: found.flatMap((model) => (model.look ? firstPlaces(model) : []))[0] ?? 0 };
+      keep();
+    }
     isNew = false;
     await measure(found, mine.signal);
     const missing = unanswered(found, models);
@@ -65,8 +80,10 @@ async function look() {
     if (missing.length) draw();
     say("");
   } catch (error) {
-    if (error.name !== "AbortError") say(error instanceof TypeError ? "the server does not answer; is it still running?" : error.message, true);
+    if (error.name !== "AbortError") say(error.message, true);
+    return error.name === "AbortError";
   }
+  return true;
 }
 
 // Numbers of heads that need further passes are asked for when they are shown.
@@ -106,16 +123,26 @@ async function answer({ model, name, question }, signal) {
   try {
     model[name] = await ask(ANSWERS[name], question, signal);
   } catch (error) {
-    if (error.name === "AbortError" || error instanceof TypeError) throw error;
+    if (error.name === "AbortError" || error instanceof NoAnswer) throw error;
     model[name] = { error: error.message };
   }
   model[name].asked = keyOf(question);
 }
 
+// Of a new text: the last token of a language model, which has seen the others, or the masks.
+function firstPlaces(model) {
+  const { about, look } = model;
+  return about.kind === "language" ? [look.tokens[look.predicted].length - 1] : masksOf(model);
+}
+
+function keep() {
+  if (!saved) history.replaceState(null, "", toAddress(state));
+}
+
 function set(changes) {
   const before = state;
   state = { ...state, ...changes };
-  if (!saved) history.replaceState(null, "", toAddress(state));
+  keep();
   const asks = [...BOXES, "generate", "by", "measure", "ablated"].some((name) => before[name] !== state[name]);
   if (!asks) draw();
   if (asks || models.some(({ look }) => look?.units && unitAt(look, before.place) !== unitAt(look, state.place))) look();
@@ -132,7 +159,10 @@ function focuser() {
 }
 
 const act = {
-  place: (place) => place !== state.place && set({ place }),
+  place: (place) => {
+    isNew = false;
+    if (place !== state.place) set({ place });
+  },
   source: (place) => place !== state.source && set({ source: place }),
   head: (layer, head) => set({ layer, head }),
   patched: (cell) => set({ patched: cell }),
@@ -159,22 +189,27 @@ async function choose(file) {
   const most = Math.min(...models.map(({ about }) => about.most_bytes ?? Infinity));
   if (!file) return;
   if (file.size > most) throw new Error(`the picture has ${file.size.toLocaleString("en")} bytes; expected at most ${most.toLocaleString("en")}`);
+  const mine = ++pictures;
   const address = await new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result);
     reader.onerror = () => reject(new Error("the picture cannot be read"));
     reader.readAsDataURL(file);
   });
+  if (mine !== pictures) return; // another one was chosen meanwhile
+  const before = picture;
   picture = address.slice(address.indexOf(",") + 1);
-  pictures += 1;
-  look();
+  if (!(await look()) && mine === pictures) {
+    picture = before;
+    byId("picture").value = "";
+  }
 }
 
 // Listens before anything is asked for, so that no typing is lost.
 function listen() {
   const boxes = BOXES.map((name) => [name, byId(name)]);
   const typed = () => {
-    isNew = true; // the first mask of a new text is chosen, if it has one
+    isNew = true;
     set({ ...Object.fromEntries(boxes.map(([name, box]) => [name, box.value])), place: 0, source: 0 });
   };
   if (!saved && byId("text").value) state.text = byId("text").value;
@@ -192,12 +227,13 @@ function listen() {
   byId("restore").addEventListener("click", () => set({ ablated: [] }));
   byId("save-svg").addEventListener("click", () => {
     const picture = document.querySelector(".picture svg");
-    if (picture) saveSvg(picture);
+    if (picture) saveSvg(picture); else say("there is no picture of attention to save", true);
   });
   byId("save-json").addEventListener("click", () => saveJson(models, state));
   byId("save-page").addEventListener("click", () => savePage(models, state, HEADERS).catch((error) => say(error.message, true)));
   addEventListener("hashchange", () => {
     state = offered(fromAddress(location.hash), OPTIONS);
+    isNew = hasNoPlace();
     for (const [name, box] of boxes) box.value = state[name];
     look();
   });

@@ -31,7 +31,7 @@ export function toAddress(state) {
   for (const [name, value] of Object.entries(state)) {
     const text = name === "ablated" ? value.map((head) => head.join(".")).join(" ") : String(value);
     const usual = name === "ablated" ? "" : String(DEFAULTS[name]);
-    if (text !== usual) fields.set(name, text);
+    if (text !== usual || name === "place") fields.set(name, text); // without a place, the page chooses one
   }
   return `#${fields}`;
 }
