@@ -45,28 +45,19 @@ function say(text, isError = false) {
 const questionTo = (about, number) => questionOf(about, number, { ...state, picture });
 const keyOf = (question) => JSON.stringify({ ...question, ...(question.picture ? { picture: pictures } : {}) });
 
-// A newer question cancels the one that waits. Returns false if there was an error.
-async function look() {
+// A newer question cancels the one that waits. Returns false if there was an error. With `anew` false, what was looked
+// at stays, if it is whole, and only questions about the chosen prediction are asked.
+async function look(anew = true) {
   if (saved) {
     draw();
     return true;
   }
+  const stays = !anew && asking === null;
   asking?.abort();
-  const mine = (asking = new AbortController()), { ablated, by } = state;
+  const mine = (asking = new AbortController());
   say("computing");
   try {
-    const found = [];
-    for (const [number, { about }] of models.entries()) {
-      const has = ([of, layer, head]) => about.attentions.some(({ name, layers, heads }) => name === of && layers.includes(layer) && head < heads);
-      const own = ablated.filter(has), asked = questionTo(about, number);
-      if (!asked) {
-        found.push({ about, look: null, base: null });
-        continue;
-      }
-      const look = await ask("api/look", { ...asked, ablated: own, by_mean: by === "mean" }, mine.signal);
-      const base = own.length ? await ask("api/look", asked, mine.signal) : null;
-      found.push({ about, look, base });
-    }
+    const found = stays ? models.map((model) => ({ ...model })) : await looked(mine.signal);
     if (isNew) {
       state = { ...state, place: found.flatMap((model) => (model.look ? firstPlaces(model) : []))[0] ?? 0 };
       keep();
@@ -83,7 +74,24 @@ async function look() {
     if (error.name !== "AbortError") say(error.message, true);
     return error.name === "AbortError";
   }
+  asking = null;
   return true;
+}
+
+async function looked(signal) {
+  const found = [], { ablated, by } = state;
+  for (const [number, { about }] of models.entries()) {
+    const has = ([of, layer, head]) => about.attentions.some(({ name, layers, heads }) => name === of && layers.includes(layer) && head < heads);
+    const own = ablated.filter(has), asked = questionTo(about, number);
+    if (!asked) {
+      found.push({ about, look: null, base: null });
+      continue;
+    }
+    const look = await ask("api/look", { ...asked, ablated: own, by_mean: by === "mean" }, signal);
+    const base = own.length ? await ask("api/look", asked, signal) : null;
+    found.push({ about, look, base });
+  }
+  return found;
 }
 
 // Numbers of heads that need further passes are asked for when they are shown.
@@ -145,7 +153,7 @@ function set(changes) {
   keep();
   const asks = [...BOXES, "generate", "by", "measure", "ablated"].some((name) => before[name] !== state[name]);
   if (!asks) draw();
-  if (asks || models.some(({ look }) => look?.units && unitAt(look, before.place) !== unitAt(look, state.place))) look();
+  if (asks || models.some(({ look }) => look?.units && unitAt(look, before.place) !== unitAt(look, state.place))) look(asks);
 }
 
 // The buttons of the model whose button has the focus, which drawing makes anew.

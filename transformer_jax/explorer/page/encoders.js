@@ -57,9 +57,13 @@ export function masksOf({ look, about }) {
 export function masked(model, state, act) {
   const { look, about } = model, places = masksOf(model);
   if (!places.length) return element("p", { class: "hint" }, `Write ${about.mask} where a token is to be predicted.`);
-  const table = element("table", { class: "lens masks" });
-  for (const unit of places) {
-    const button = element("button", { type: "button", "aria-pressed": String(unit === unitAt(look, state.place)), "data-unit": unit, onclick: () => act.place(unit) }, `token ${unit}`);
+  const table = element("table", { class: "lens masks" }), here = unitAt(look, state.place);
+  for (const [index, unit] of places.entries()) {
+    const button = element("button", {
+      type: "button", "aria-pressed": String(unit === here), "data-unit": unit, tabindex: unit === here || (index === 0 && !places.includes(here)) ? 0 : -1,
+      onclick: () => act.place(unit),
+      onkeydown: (event) => move(event, { ArrowDown: 1, ArrowUp: -1 }, index, places.length, (to) => act.place(places[to])),
+    }, `token ${unit}`);
     const cells = look.predictions[unit].map(([token, p]) => element("td", { share: p }, `${token} ${percent(p)}`));
     table.append(element("tr", {}, element("th", { scope: "row" }, button), ...cells));
   }

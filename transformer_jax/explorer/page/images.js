@@ -1,6 +1,6 @@
 // The parts of the page for models of images: the picture with weights of its patches over it.
 
-import { element, shape, signed } from "./drawing.js";
+import { element, move, shape, signed } from "./drawing.js";
 import { chosenAttention } from "./state.js";
 
 const SIDE = 240;
@@ -20,8 +20,9 @@ export function pictured({ look, about, attributions }, state, act) {
     figures.push(figure(`Attributions of “${attributions.of}”`, over(look.picture, "attributions", grid)));
   }
   const ofLayer = layer < 0 ? [] : patches[layer].map((weights, head) => element("button", {
-    type: "button", class: "map", "aria-pressed": String(head === state.head), "data-map": head, "aria-label": `layer ${state.layer} head ${head}`,
+    type: "button", class: "map", "aria-pressed": String(head === state.head), "data-map": head, "aria-label": `layer ${state.layer} head ${head}`, tabindex: head === Math.min(state.head, heads - 1) ? 0 : -1,
     onclick: () => act.head(state.layer, head),
+    onkeydown: (event) => move(event, { ArrowRight: 1, ArrowLeft: -1 }, head, heads, (to) => act.head(state.layer, to)),
   }, over(look.picture, `layer ${state.layer}, head ${head}`, weights), `${state.layer}.${head}`));
   const said = attributions?.error ?? (attributions
     ? `Attributions: what each patch adds to log P of “${attributions.of}”, by integrated gradients. ${look.tokens[look.predicted].length > count ? "With the class token they" : "They"} sum to ${signed(attributions.sum)}; log P less that of embeddings of zero is ${signed(attributions.difference)}. All heads take part.`
