@@ -95,7 +95,7 @@ LAST_LAYER = """() => {
 }"""
 TREE = """() => document.querySelector(".tree").scrollIntoView({ block: "center" })"""
 ANSWERED = (".model", "#status:empty")
-"""What the explorer has when all its questions are answered."""
+"""Selectors that match once the explorer has answered all its questions."""
 MOST_SECONDS = 600  # to the first answer, on a machine with other work
 PICTURES = (
     Picture("report_page.png", (REPORT,), "runs/gallery/report/report.html", Screen(1200, 980)),

@@ -65,10 +65,9 @@ def about_targets(rows: Sequence[Row]) -> str:
     own = sum(row.own for row in rows)
     if all(row.target is None for row in rows) or (len(rows) > 1 and not own):
         return ""
+    said = "the model's own greedy output" if "decoder" in rows[0].tokens else "the likeliest tokens of the masks"
     if len(rows) > 1:
-        return f"targets: of {own} of {len(rows)} lines the model's own greedy output"
-    is_greedy = "decoder" in rows[0].tokens
-    said = "the model's own greedy output" if is_greedy else "the likeliest tokens of the masks"
+        return f"targets: of {own} of {len(rows)} lines {said}"
     what = f"target, {said}" if own else "target"
     return f"{what}: {rows[0].target}"
 

@@ -1,4 +1,4 @@
-"""What the page shows of models that read a whole text: labels, tags or masked tokens, and what they come from."""
+"""Models that read a whole text on the page: their labels, tags or masked tokens, with attributions of tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ POWER = 3
 
 
 class Unit(NamedTuple):
-    """What is predicted: a name, and the place of its outputs, () for the whole row."""
+    """One prediction of a row: a name, and the place of its outputs; () if it is one of the whole row."""
 
     name: str
     place: tuple[int, ...]

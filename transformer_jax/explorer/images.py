@@ -1,4 +1,4 @@
-"""What the page shows of models of images: the label of a picture, its attention over the picture, and rollout."""
+"""Models of images on the page: labels of a picture, and weights of attention and rollout over the picture."""
 
 from __future__ import annotations
 

@@ -287,4 +287,4 @@ OTHERS: Mapping[type[Explored[Any]], str] = {
     ExploredLanguageModel: "is no language model",
     ExploredEncoder: "predicts no labels and no masked tokens",
 }
-"""What is said of a model that is of another kind."""
+"""The end of an error about a model of another kind."""

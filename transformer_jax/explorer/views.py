@@ -1,4 +1,4 @@
-"""What the page shows of models that generate text: the tokens with their losses, and what comes after each."""
+"""Models that generate text on the page: their tokens with losses, and the likeliest tokens after each."""
 
 from __future__ import annotations
 

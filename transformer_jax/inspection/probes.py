@@ -129,7 +129,7 @@ def probe(
 def held_out_of_labels(
     labels: Sequence[str], groups: Sequence[Hashable], share: float = 0.25, seed: int = 0
 ) -> Bool[np.ndarray, " N"]:
-    """Return which examples are held out: of each label this share of its groups, at least one and not all.
+    """Return a mask of the examples to hold out: this share of the groups of every label, at least one and not all.
 
     Args: groups: of the N examples; one is on one side of the split, with the label of its first example.
     Raises: DataError for a label with fewer than two groups; ConfigError for a share out of range.
@@ -207,7 +207,7 @@ def _numbered(values: Sequence[Hashable]) -> Int[np.ndarray, " N"]:
 
 
 def _held_out(numbers: Int[np.ndarray, " N"], share: float, rng: np.random.Generator) -> Bool[np.ndarray, " N"]:
-    """Return which examples are held out: all of some random groups. At least one group is."""
+    """Return a mask of the examples of some random groups, at least one, which are held out."""
     count = int(numbers.max(initial=-1)) + 1
     if count < 2:
         raise DataError(f"{count} groups of examples; a probe needs at least two, since one is held out")
